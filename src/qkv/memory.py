@@ -1,0 +1,31 @@
+"""How much memory a computation may take before it must say no."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+#: Tensors made for one tile stay below this, so that they live in the processor's caches.
+TILE_BYTES = 4 * 2**20
+
+
+def budget(device: torch.device) -> int:
+    """Half of the memory of `device`, in bytes; QKV_MEMORY_BUDGET (in bytes) overrules it."""
+    chosen = os.environ.get("QKV_MEMORY_BUDGET")
+    if chosen is not None:
+        if not chosen.isdigit():
+            raise ValueError(f"QKV_MEMORY_BUDGET must be a number of bytes; got {chosen!r}")
+        return int(chosen)
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory) // 2
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def readable(count: float) -> str:
+    """Bytes as a person says them: 8.6 GB."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

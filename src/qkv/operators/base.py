@@ -1,0 +1,27 @@
+"""What an operator is: a function from a problem to an offer, or to the reason why not.
+
+Every operator gives the same answer; they differ in what they can serve and what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from torch import Tensor
+
+#: The answer (…, n, d_v), and the log of the total weight (…, n) where the problem wants it.
+Result: TypeAlias = tuple[Tensor, Tensor | None]
+
+
+class Cost(NamedTuple):
+    flops: int
+    bytes: int  # memory needed beside the arguments and the answer
+    reason: str  # one clause: what makes this operator a good choice here
+
+
+class Offer(NamedTuple):
+    """How an operator would answer a problem, and, if anyone asks, at what cost."""
+
+    run: Callable[[], Result]
+    cost: Callable[[], Cost]

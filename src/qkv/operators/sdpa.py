@@ -1,0 +1,236 @@
+"""PyTorch's fused kernel, for every similarity that is a dot product in disguise.
+
+The kernel is fast only where all its wishes are met (four axes, one size for query, key and value,
+last stride 1, no dropout, no mask that needs a gradient); elsewhere torch silently builds the
+whole matrix. So this operator shapes its arguments to the wishes, and declines the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.looking import may_look
+from qkv.mask import Causal, Tile
+from qkv.memory import TILE_BYTES, readable
+from qkv.normalize import normalize
+from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.tiles import in_tiles
+from qkv.problem import Problem
+from qkv.similarity import Dot, DotForm, ScaledDot
+
+#: The kernel itself. Its name is private, but only it gives the total; a test guards it.
+FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+
+
+def offer(problem: Problem) -> Offer | str:
+    """Serve dot products without dropout, under masks that depend on positions alone."""
+    refusal = _refusal(problem)
+    if refusal is not None:
+        return refusal
+    form = problem.similarity.as_dot(problem.query, problem.key)
+    if isinstance(form, str):
+        return form
+    if problem.mask is not None and form.offset is not None:
+        return "a masked key would move the centre from which distances are measured"
+    return Offer(run=lambda: answer(problem, form), cost=lambda: _cost(problem))
+
+
+def _cost(problem: Problem) -> Cost:
+    reason = f"{type(problem.similarity).__name__} is a dot product in disguise"
+    if isinstance(problem.similarity, (Dot, ScaledDot)):
+        reason = "a dot product"
+    reason += ", for which PyTorch has a fused kernel"
+    if problem.mask is None or not problem.mask.per_query:
+        return Cost(problem.flops, 0, reason)
+    size = min(problem.pairs * 4, max(TILE_BYTES, problem.m * 4))
+    return Cost(problem.flops, size, f"{reason}; the mask is made {readable(size)} at a time")
+
+
+def _refusal(problem: Problem) -> str | None:
+    mask = problem.mask
+    if problem.dropout is not None:
+        return "PyTorch's kernel knows no dropout and would go dense"
+    if problem.pairs == 0:
+        return "there is nothing to compare"
+    if mask is not None and mask.needs_scores:
+        return f"{mask!r} ranks scores, which PyTorch's kernel does not give out"
+    if problem.bias is not None and problem.bias.requires_grad and torch.is_grad_enabled():
+        return "PyTorch's kernel gives a floating mask no gradient and would go dense"
+    if problem.wants_total:
+        if FLASH is None or problem.query.device.type not in ("cpu", "meta"):
+            return "PyTorch's kernel gives out no total on this device"
+        if problem.needs_grad or torch.compiler.is_compiling():
+            return "PyTorch's kernel gives its total no gradient"
+    return None
+
+
+def answer(problem: Problem, form: DotForm) -> Result:
+    """softmax(scale · query keyᵀ) value, Eqs. 8 to 11, by the fused kernel."""
+    d, d_v, batch = form.query.shape[-1], problem.value.shape[-1], problem.batch
+    size = max(d, d_v)
+    query, key = _four_axes(form.query, batch, size), _four_axes(form.key, batch, size)
+    # Distances are compared in float32 at least; values then follow.
+    value = _four_axes(problem.value.to(query.dtype), batch, size)
+    out, log_total = _masked(problem, query, key, value, form.scale)
+    if len(batch) != 2:
+        out = out.reshape(*batch, problem.n, size)
+    if d_v < size:
+        out = out[..., :d_v]
+    out = out.to(problem.value.dtype)
+    if log_total is None:
+        return out, None
+    log_total = log_total.reshape(*batch, problem.n)
+    return out, log_total if form.offset is None else log_total + form.offset
+
+
+def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Result:
+    n, m, mask, total = problem.n, problem.m, problem.mask, problem.wants_total
+    if mask is None or (isinstance(mask, Causal) and n == 1):
+        return _kernel(query, key, value, None, False, scale, total)
+    if isinstance(mask, Causal) and n == m:
+        return _kernel(query, key, value, None, True, scale, total)
+    if not mask.per_query:
+        kernel_mask = _kernel_mask(problem, problem.tile(0, n), query.dtype)
+        return _kernel(query, key, value, kernel_mask, False, scale, total)
+
+    def rows(start: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        kernel_mask = _kernel_mask(
+            problem, problem.tile(start, start + query.shape[-2]), query.dtype
+        )
+        out, log_total = _kernel(query, key, value, kernel_mask, False, scale, total)
+        return (out,) if log_total is None else (out, log_total.unsqueeze(-1))
+
+    # A mask of all queries at once would be as large as the weights, so it is made in tiles.
+    out, *log_total = in_tiles(rows, [query], [key, value], _rows_at_once(problem))
+    return out, log_total[0].squeeze(-1) if total else None
+
+
+def _rows_at_once(problem: Problem) -> int:
+    assert problem.mask is not None
+    held = problem.mask.tensors()
+    entries = math.prod(problem.batch) if any(tensor.ndim > 2 for tensor in held) else 1
+    return max(1, TILE_BYTES // (4 * problem.m * max(1, entries)))
+
+
+def _kernel_mask(problem: Problem, tile: Tile, dtype: torch.dtype) -> Tensor:
+    """The mask of some queries as the kernel wants it: two axes, or four."""
+    assert problem.mask is not None
+    mask = problem.mask.allowed(tile)
+    if problem.bias is not None:
+        bias = problem.bias
+        if bias.shape[-2] != 1:
+            bias = bias[..., tile.start : tile.stop, :]
+        mask = torch.where(mask, bias.to(dtype), -torch.inf)
+    if mask.ndim == 2:
+        return mask
+    return _four_axes(mask, problem.batch, mask.shape[-1])
+
+
+def _four_axes(tensor: Tensor, batch: tuple[int, ...], size: int) -> Tensor:
+    """(…, rows, dim) -> (batch, heads, rows, size), padded with zeros, without a copy if it can."""
+    rows, dim = tensor.shape[-2:]
+    if dim < size:
+        tensor = F.pad(tensor, (0, size - dim))
+    elif tensor.stride(-1) != 1 and dim > 1:
+        tensor = tensor.contiguous()
+    if len(batch) == 2:
+        return (
+            tensor
+            if tensor.ndim == 4 and tensor.shape[:2] == batch
+            else tensor.expand(*batch, rows, size)
+        )
+    tensor = tensor.expand(*batch, rows, size)
+    return tensor.reshape(1, math.prod(batch), rows, size)
+
+
+def _kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    total: bool,
+) -> Result:
+    if total:
+        assert FLASH is not None
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
+        out, log_total = FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
+        if mask is not None:  # the kernel gives an empty row the total exp(0)
+            empty = (mask == -torch.inf).all(-1)
+            log_total = log_total.masked_fill(empty, -torch.inf)
+        return out, log_total
+    differentiable = torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    )
+    if differentiable and FLASH is not None and query.device.type == "cpu" and may_look(query):
+        out = _TwiceDifferentiable.apply(  # type: ignore[no-untyped-call]
+            query, key, value, mask, causal, scale
+        )
+        return out, None
+    out = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=causal, scale=scale
+    )
+    return out, None
+
+
+class _TwiceDifferentiable(torch.autograd.Function):
+    """The kernel with its own backward, and the plain formula where that is differentiated."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float,
+    ) -> Tensor:
+        assert FLASH is not None
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
+        out, log_total = FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
+        ctx.save_for_backward(query, key, value, mask, out, log_total)
+        ctx.causal, ctx.scale = causal, scale
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        query, key, value, mask, out, log_total = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            plain = _plain(query, key, value, mask, ctx.causal, ctx.scale)
+            wanted = [x for x in (query, key, value) if x.requires_grad]
+            found = iter(torch.autograd.grad(plain, wanted, grad, create_graph=True))
+            grads = tuple(next(found) if x.requires_grad else None for x in (query, key, value))
+        else:
+            grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                grad,
+                query,
+                key,
+                value,
+                out,
+                log_total,
+                0.0,
+                ctx.causal,
+                attn_mask=mask,
+                scale=ctx.scale,
+            )
+        return (*grads, None, None, None)
+
+
+def _plain(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    scores = scale * query @ key.mT
+    if mask is not None:
+        scores = scores + mask
+    allowed = torch.ones_like(scores, dtype=torch.bool).tril() if causal else None
+    weights, _ = normalize(scores, allowed, may_be_empty=mask is not None)
+    return weights @ value

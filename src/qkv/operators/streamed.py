@@ -1,0 +1,77 @@
+"""Any similarity in linear memory: tiles of queries, computed again on the way back.
+
+A tile holds whole rows, so each is the reference operator on a few queries. One row of scores,
+with its hidden axis, is no larger than the keys themselves, so memory stays linear.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from qkv.memory import TILE_BYTES, readable
+from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.dense import bytes_needed, pool
+from qkv.operators.tiles import TileFunction, in_tiles, spans
+from qkv.problem import Problem
+
+
+def offer(problem: Problem) -> Offer:
+    """Streamed serves everything."""
+    return Offer(run=lambda: answer(problem), cost=lambda: _cost(problem))
+
+
+def _cost(problem: Problem) -> Cost:
+    size = min(bytes_needed(problem), max(2 * TILE_BYTES, bytes_needed(problem) // problem.n))
+    reason = f"tiles keep the memory at {readable(size)}, whatever the number of queries"
+    return Cost(problem.flops, size, reason)
+
+
+def answer(problem: Problem) -> Result:
+    """The answer of the reference operator, tile by tile."""
+    query, key = problem.similarity.prepare(problem.query, problem.key)
+    itemsize = max(4, problem.query.element_size())
+    width = max(1, problem.similarity.pair_width(problem.dim))
+    pairs = max(1, TILE_BYTES // (itemsize * width))
+    return _split_batch(problem._replace(query=query, key=key), pairs)
+
+
+def _split_batch(problem: Problem, pairs: int) -> Result:
+    """Split leading axes until one row of every batch entry fits into a tile of `pairs`."""
+    entries = math.prod(problem.batch)
+    if entries <= 1 or entries * problem.m <= pairs or torch.compiler.is_compiling():
+        return _split_queries(problem, pairs // max(1, entries * problem.m))
+    axis = next(axis for axis, size in enumerate(problem.batch) if size > 1)
+    size = problem.batch[axis]
+    step = max(1, size * pairs // (entries * problem.m))
+    parts = [_split_batch(problem.narrow(axis, *span), pairs) for span in spans(size, step)]
+    answers, log_totals = zip(*parts, strict=True)
+    return torch.cat(answers, dim=axis), torch.cat(log_totals, dim=axis)
+
+
+def _split_queries(problem: Problem, rows: int) -> Result:
+    def tile(
+        start: int, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        log_scores = problem.similarity.log_score(query, key)
+        answer, log_total = pool(problem, log_scores, value, bias, start)
+        return answer, log_total.unsqueeze(-1)
+
+    if problem.bias is None:
+        sliced, whole = [problem.query], [problem.key, problem.value]
+        function: TileFunction = tile
+    elif problem.bias.shape[-2] == 1:
+        sliced, whole = [problem.query], [problem.key, problem.value, problem.bias]
+        function = tile
+    else:
+        sliced, whole = [problem.query, problem.bias], [problem.key, problem.value]
+
+        def function(
+            start: int, query: Tensor, bias: Tensor, key: Tensor, value: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            return tile(start, query, key, value, bias)
+
+    answer, log_total = in_tiles(function, sliced, whole, max(1, rows))
+    return answer, log_total.squeeze(-1)

@@ -1,0 +1,163 @@
+"""The formula: Attention(q, D) = Σᵢ α(q, kᵢ) vᵢ. Check, plan, run."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from qkv import plan
+from qkv.mask import MaskLike
+from qkv.memory import budget, readable
+from qkv.operators.dense import weigh
+from qkv.partial import Partial
+from qkv.problem import Array, as_tensors, pose
+from qkv.quarantine import quarantine
+from qkv.similarity import SimilarityLike
+
+ArrayT = TypeVar("ArrayT", Tensor, npt.NDArray[np.floating[Any]])
+
+
+def attend(
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    *,
+    similarity: SimilarityLike = None,
+    mask: MaskLike | None = None,
+    dropout: float = 0.0,
+    operator: str | None = None,
+) -> ArrayT:
+    """What the values say, each weighted by how alike its key and the query are (Eq. 1).
+
+    A soft look-up; a student with a GPA of 3.5 asks what others with about that GPA earn:
+
+    >>> import numpy as np, qkv
+    >>> gpa, salary = np.array([[3.0], [3.4], [3.6], [4.0]]), np.array([[52.], [60.], [64.], [72.]])
+    >>> qkv.attend(np.array([[3.5]]), gpa, salary, similarity=qkv.Gaussian(bandwidth=0.1))
+    array([[62.]])
+
+    The attention of a language model, 8 heads, each token looking back only:
+
+    >>> import torch
+    >>> query, key, value = torch.randn(3, 2, 8, 128, 64).unbind()
+    >>> qkv.attend(query, key, value, mask=qkv.mask.Causal()).shape
+    torch.Size([2, 8, 128, 64])
+
+    Any function of queries and keys is a similarity:
+
+    >>> def city_block(query, key):
+    ...     return -(query[..., :, None, :] - key[..., None, :, :]).abs().sum(-1)
+    >>> qkv.attend(query, key, value, similarity=city_block).shape
+    torch.Size([2, 8, 128, 64])
+
+    Args:
+        query: (…, n, d_q).
+        key: (…, m, d_k).
+        value: (…, m, d_v). Leading axes broadcast. All are torch tensors or all NumPy arrays, of
+            one floating type; the answer is of the same kind.
+        similarity: a :class:`qkv.Similarity`, the name of one without parameters, or a callable
+            (query, key) -> scores whose score of a pair depends on that pair alone.
+            None is :class:`qkv.ScaledDot`.
+        mask: who may look at whom, see :mod:`qkv.mask`. True means may attend.
+        dropout: the share of weights dropped at random; the kept ones are scaled up. Which ones
+            depends on torch's random seed alone, not on the operator.
+        operator: force one by name: "sdpa", "dense" or "streamed". One that cannot serve says why.
+
+    Returns:
+        (…, n, d_v). A query that may attend to nothing gets 0.
+    """
+    (q, k, v), numpy = as_tensors(query=query, key=key, value=value)
+    quarantined = quarantine(pose(q, k, v, similarity, mask, dropout))
+    answer, _ = plan.choose(quarantined.problem, operator).run()
+    answer = quarantined.mark(answer)
+    return answer.detach().numpy() if numpy else answer  # type: ignore[return-value]
+
+
+def attend_partial(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    similarity: SimilarityLike = None,
+    mask: MaskLike | None = None,
+    operator: str | None = None,
+) -> Partial:
+    """What *these* keys say, to be merged with what others say; see :class:`qkv.Partial`.
+
+    Masks by position (:class:`~qkv.mask.Causal`, :class:`~qkv.mask.Window`, …) count the keys
+    given here, not those of the whole.
+    """
+    (q, k, v), _ = as_tensors(query=query, key=key, value=value)
+    quarantined = quarantine(pose(q, k, v, similarity, mask, wants_total=True))
+    answer, log_total = plan.choose(quarantined.problem, operator).run()
+    assert log_total is not None, "every operator gives the total where it is asked for"
+    return Partial(quarantined.mark(answer), log_total)
+
+
+def weights(
+    query: ArrayT,
+    key: ArrayT,
+    *,
+    similarity: SimilarityLike = None,
+    mask: MaskLike | None = None,
+    rows: slice | None = None,
+) -> ArrayT:
+    """The weights α(q, kᵢ) themselves, (…, n, m): ≥ 0, each row summing to 1 or all 0 (Eq. 2).
+
+    `rows` gives those of some queries only, where all would not fit into memory; positions in
+    `mask` stay those of the whole.
+
+    >>> import numpy as np, qkv
+    >>> keys = np.array([[3.0], [3.4], [3.6], [4.0]])
+    >>> qkv.weights(np.array([[3.5]]), keys, similarity="boxcar").round(2)
+    array([[0.25, 0.25, 0.25, 0.25]])
+    """
+    (q, k), numpy = as_tensors(query=query, key=key)
+    quarantined = quarantine(pose(q, k, k, similarity, mask))
+    problem = quarantined.problem
+    start, stop, step = (rows or slice(None)).indices(problem.n)
+    if step != 1:
+        raise ValueError(f"rows must be a slice with step 1; got step {step}")
+    stop = max(start, stop)
+    size = problem.pairs // max(1, problem.n) * (stop - start) * max(4, q.element_size())
+    limit = budget(q.device)
+    if size > limit:
+        fit = max(1, limit * (stop - start) // size)
+        raise MemoryError(
+            f"weights of {stop - start:,} queries take {readable(size)}, above the budget of "
+            f"{readable(limit)}; rows=slice(0, {fit}) would fit"
+        )
+    prepared_query, prepared_key = problem.similarity.prepare(problem.query, problem.key)
+    log_scores = problem.similarity.log_score(prepared_query[..., start:stop, :], prepared_key)
+    bias = problem.bias
+    if bias is not None and bias.shape[-2] != 1:
+        bias = bias[..., start:stop, :]
+    found, _ = weigh(problem, log_scores, bias, start)
+    if quarantined.tainted is not None:
+        tainted = quarantined.tainted[..., start:stop]
+        found = quarantined._replace(tainted=tainted).mark(found)
+    found = found.expand(*problem.batch, stop - start, problem.m).to(q.dtype)
+    return found.detach().numpy() if numpy else found  # type: ignore[return-value]
+
+
+def explain(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    similarity: SimilarityLike = None,
+    mask: MaskLike | None = None,
+    dropout: float = 0.0,
+) -> plan.Plan:
+    """How :func:`attend` would answer, why so, and what it would cost; nothing is computed.
+
+    >>> import torch, qkv
+    >>> query = torch.randn(4096, 64)
+    >>> print(qkv.explain(query, query, query, mask=qkv.mask.TopK(8)).operator)
+    streamed
+    """
+    (q, k, v), _ = as_tensors(query=query, key=key, value=value)
+    return plan.explain(quarantine(pose(q, k, v, similarity, mask, dropout)).problem)

@@ -1,0 +1,67 @@
+"""A masked key has no influence, not even through NaN.
+
+Zero times NaN is NaN, forwards and backwards, so weighting a masked key by 0 is not enough. Under
+a mask, keys and values that hold NaN or inf are replaced by 0 before any operator sees them, and
+the queries that *may* attend to one of them get NaN as their answer: what is wrong must show.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.looking import may_look
+from qkv.memory import TILE_BYTES
+from qkv.problem import Problem
+
+
+class Quarantined(NamedTuple):
+    problem: Problem
+    tainted: Tensor | None  # (..., n): queries that may attend to NaN or inf; None: none does
+
+    def mark(self, answer: Tensor) -> Tensor:
+        """Let NaN show in the answers (…, n, …) of tainted queries, and in their gradients."""
+        if self.tainted is None:
+            return answer
+        return answer * torch.where(self.tainted, torch.nan, 1.0).unsqueeze(-1).to(answer.dtype)
+
+
+def quarantine(problem: Problem) -> Quarantined:
+    """The same problem with keys and values that no mask can leak."""
+    mask = problem.mask
+    if mask is None:
+        return Quarantined(problem, None)
+    key, value = problem.key, problem.value
+    looking = may_look(key, value)
+    visible = mask.visible_keys(problem.tile(0, problem.n))  # (..., 1, m)
+    if visible is not None and not (looking and bool(visible.all())):
+        key, value = torch.where(visible.mT, key, 0.0), torch.where(visible.mT, value, 0.0)
+        problem = problem._replace(key=key, value=value)
+    if not mask.per_query or (looking and _is_finite(key) and _is_finite(value)):
+        return Quarantined(problem, None)
+    bad = ~(key.isfinite().all(-1) & value.isfinite().all(-1))  # (..., m)
+    problem = problem._replace(
+        key=key.nan_to_num(0.0, 0.0, 0.0), value=value.nan_to_num(0.0, 0.0, 0.0)
+    )
+    return Quarantined(problem, _may_reach(problem, bad))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # One cheap pass; a sum of finite numbers that overflows only costs the slower way.
+    return bool(tensor.detach().sum().isfinite())
+
+
+def _may_reach(problem: Problem, bad: Tensor) -> Tensor:
+    """Whether each query may attend to a bad key, (…, n), a tile of queries at a time."""
+    assert problem.mask is not None
+    rows = max(1, TILE_BYTES // max(1, bad.numel()))
+    bad = bad.unsqueeze(-2)  # (..., 1, m)
+    reach = [
+        (problem.mask.allowed(problem.tile(start, min(start + rows, problem.n))) & bad).any(-1)
+        for start in range(0, problem.n, rows)
+    ]
+    if not reach:
+        return bad.any(-1).expand(*bad.shape[:-2], 0)
+    return torch.cat(reach, dim=-1)

@@ -1,0 +1,135 @@
+"""What "alike" means: the contract every similarity keeps.
+
+A similarity turns a query and a key into a score, and says how scores become weights:
+
+- ``softmax``: weights are softmax(scores), Eq. 3; scores are any real numbers;
+- ``proportional``: weights are scores / sum of scores, Eq. 4; scores are kernels, never negative.
+
+Both are one thing in logarithms: weights = softmax(log_score), with log_score = score for the
+first kind and log(score) for the second. Every operator works on ``log_score`` only, so a kernel
+that underflows far from the data still has a nearest key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+#: Types in which a sum over many keys would lose too much; they are computed in float32.
+HALF = (torch.float16, torch.bfloat16)
+
+
+class DotForm(NamedTuple):
+    """A similarity written as a dot product, up to a term that is the same for all keys.
+
+    ``log_score = scale * query @ key.T + offset``. The offset (…, n) does not change the weights,
+    only the total that :class:`qkv.Partial` carries; None stands for 0.
+    """
+
+    query: Tensor  # (..., n, d)
+    key: Tensor  # (..., m, d)
+    scale: float = 1.0
+    offset: Tensor | None = None  # (..., n)
+
+
+class Similarity(nn.Module):
+    """Scores of queries against keys; subclasses write :meth:`score` and little else.
+
+    Calling a similarity gives the plain formula, (…, n, d_q), (…, m, d_k) -> (…, n, m). It is
+    split in two so that work done once per token is never done once per pair:
+
+    - :meth:`prepare` maps queries and keys on their own (projections, norms);
+    - :meth:`score` compares prepared queries with prepared keys, each pair on its own.
+    """
+
+    weighting: ClassVar[Literal["softmax", "proportional"]] = "softmax"
+
+    #: True where every score of a pair may be 0 (log_score -inf), so that a row may end up empty.
+    may_vanish: ClassVar[bool] = False
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        """Raise ValueError unless the sizes of `query` and `key` can be compared."""
+        if query.shape[-1] != key.shape[-1]:
+            raise ValueError(
+                f"key must have shape (..., m, {query.shape[-1]}) to match query; "
+                f"got {tuple(key.shape)}"
+            )
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The per-token half of the formula; leaves half precision behind."""
+        return widen(query), widen(key)
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores (…, n, m) of prepared queries (…, n, p) against prepared keys (…, m, p)."""
+        raise TypeError(f"{type(self).__name__} must define score(query, key)")
+
+    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
+        """The logarithm of the unnormalised weight of each pair; -inf where it is 0."""
+        scores = self.score(query, key)
+        return log_or_never(scores) if self.weighting == "proportional" else scores
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.score(*self.prepare(query, key))
+
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm | str:
+        """This similarity as a dot product, or one clause saying why it is none."""
+        return f"{type(self).__name__} is not a dot product"
+
+    def pair_width(self, dim: int) -> int:
+        """How many numbers :meth:`score` holds at once for a pair of tokens of size `dim`."""
+        return 1
+
+    def pair_flops(self, dim: int) -> int:
+        """Floating-point operations :meth:`score` spends on a pair of tokens of size `dim`."""
+        return 2 * dim
+
+
+class FromCallable(Similarity):
+    """Any callable (query, key) -> scores as a similarity, with softmax weights.
+
+    The score of a pair must depend on that pair alone: operators call it on tiles.
+    """
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        """Sizes are the callable's own business."""
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        # Unlike the base class, half types stay: the callable may hold half parameters.
+        return query, key
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = self.function(query, key)
+        batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        expected = (*batch, query.shape[-2], key.shape[-2])
+        if not isinstance(scores, Tensor):
+            raise TypeError(f"similarity must return a tensor; got {type(scores).__name__}")
+        if scores.shape != expected:
+            raise ValueError(
+                f"similarity must return scores of shape {expected} for query "
+                f"{tuple(query.shape)} and key {tuple(key.shape)}; got {tuple(scores.shape)}"
+            )
+        return widen(scores)
+
+    def pair_width(self, dim: int) -> int:
+        return dim  # nothing is known of the callable; most build one block of differences
+
+    def extra_repr(self) -> str:
+        return getattr(self.function, "__name__", "")
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """Half precision to float32; everything else unchanged."""
+    return tensor.float() if tensor.dtype in HALF else tensor
+
+
+def log_or_never(scores: Tensor) -> Tensor:
+    """log(scores) with -inf at 0 and a gradient of 0 there; NaN and negative scores show as NaN."""
+    zero = scores == 0
+    return torch.where(zero, -torch.inf, torch.log(torch.where(zero, 1.0, scores)))

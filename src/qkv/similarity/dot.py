@@ -1,0 +1,110 @@
+"""The dot product and its relatives; all of them run on a fused dot-product kernel."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from qkv.similarity.base import DotForm, Similarity, widen
+from qkv.similarity.positive import Positive
+
+
+class Dot(Similarity):
+    """f(q, k) = qᵀk.
+
+    The dot product follows from the distance of Eq. 6 when keys have about one length (Eq. 7).
+    """
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.mT
+
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
+        return DotForm(query, key)
+
+
+class ScaledDot(Similarity):
+    """f(q, k) = qᵀk / √d, Eq. 8; `scale` replaces 1/√d where given."""
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        if scale is not None and not math.isfinite(scale):
+            raise ValueError(f"scale must be finite; got {scale}")
+        self.scale = scale
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return (query * self._scale(query)) @ key.mT
+
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
+        return DotForm(query, key, self._scale(query))
+
+    def _scale(self, query: Tensor) -> float:
+        if self.scale is not None:
+            return self.scale
+        return 1.0 / math.sqrt(max(query.shape[-1], 1))
+
+    def extra_repr(self) -> str:
+        return "" if self.scale is None else f"scale={self.scale}"
+
+
+class Cosine(Similarity):
+    """f(q, k) = cos(q, k) / temperature; a zero vector is at cosine 0 to everything."""
+
+    def __init__(self, temperature: float = 1.0, learnable: bool = False) -> None:
+        super().__init__()
+        self.temperature = Positive("temperature", float(temperature), learnable)
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        query, key = widen(query), widen(key)
+        return _unit(query) / self.temperature(query), _unit(key)
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.mT
+
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
+        return DotForm(*self.prepare(query, key))
+
+
+class Bilinear(Similarity):
+    """f(q, k) = qᵀWk, the multiplicative score of Eq. 10; queries and keys of different sizes."""
+
+    def __init__(self, query_dim: int, key_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(query_dim, key_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.weight)
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        check_sizes(self, query, key, *self.weight.shape)
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return widen(query @ self.weight), widen(key)  # (..., n, d_k), (..., m, d_k)
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.mT
+
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
+        return DotForm(query @ self.weight, key)
+
+    def extra_repr(self) -> str:
+        return f"query_dim={self.weight.shape[0]}, key_dim={self.weight.shape[1]}"
+
+
+def check_sizes(
+    similarity: Similarity, query: Tensor, key: Tensor, query_dim: int, key_dim: int
+) -> None:
+    """Raise ValueError unless a learned similarity meets the sizes it was made for."""
+    for name, axis, tensor, dim in (("query", "n", query, query_dim), ("key", "m", key, key_dim)):
+        if tensor.shape[-1] != dim:
+            raise ValueError(
+                f"{name} must have shape (..., {axis}, {dim}) to match {type(similarity).__name__};"
+                f" got {tuple(tensor.shape)}"
+            )
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / torch.where(length == 0, 1.0, length)

@@ -1,0 +1,52 @@
+"""Gated attention: another similarity, let through by a learned gate."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from qkv.similarity.base import Similarity, widen
+from qkv.similarity.dot import Dot, check_sizes
+
+
+class Gated(Similarity):
+    """f(q, k) = g · base(q, k) with the gate g = sigmoid(W_g [q; k]).
+
+    W_g [q; k] is a term of the query plus a term of the key, so each is computed once per token.
+    """
+
+    def __init__(self, query_dim: int, key_dim: int, base: Similarity | None = None) -> None:
+        super().__init__()
+        self.base = Dot() if base is None else base
+        if self.base.weighting != "softmax":
+            raise ValueError(
+                f"base must be a similarity with softmax weights; got {type(self.base).__name__}"
+            )
+        self.query_gate = nn.Linear(query_dim, 1, bias=False)
+        self.key_gate = nn.Linear(key_dim, 1, bias=False)
+
+    def reset_parameters(self) -> None:
+        self.query_gate.reset_parameters()
+        self.key_gate.reset_parameters()
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        check_sizes(self, query, key, self.query_gate.in_features, self.key_gate.in_features)
+        self.base.check(query, key)
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The base's prepared tokens, each with its term of the gate as a last column."""
+        prepared_query, prepared_key = self.base.prepare(query, key)
+        return (
+            torch.cat([prepared_query, widen(self.query_gate(query))], dim=-1),
+            torch.cat([prepared_key, widen(self.key_gate(key))], dim=-1),
+        )
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        gate = torch.sigmoid(query[..., -1:] + key[..., -1:].mT)  # (..., n, m)
+        return gate * self.base.score(query[..., :-1], key[..., :-1])
+
+    def pair_width(self, dim: int) -> int:
+        return 1 + self.base.pair_width(dim)
+
+    def pair_flops(self, dim: int) -> int:
+        return 12 + self.base.pair_flops(dim)

@@ -1,0 +1,159 @@
+"""Similarities that are functions of distance: the kernels of Nadaraya-Watson regression.
+
+All share u = ‖(q − k) / bandwidth‖, the Euclidean distance in units of the bandwidth, which is one
+number or one for each key dimension. Distances are sums of squared differences: the expansion
+‖q‖² − 2qᵀk + ‖k‖² is faster and loses every digit when keys lie far from the origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from qkv.looking import may_look
+from qkv.similarity.base import DotForm, Similarity, widen
+from qkv.similarity.positive import Positive
+
+#: A squared distance written as a dot product loses eps · (spread / bandwidth)² of each score.
+#: Up to this spread (in squared bandwidths) that is no more than the direct formula loses.
+SAFE_SPREAD = 256.0
+
+
+class Euclidean(Similarity):
+    """f(q, k) = −‖q − k‖², Eq. 6, with softmax weights."""
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return -squared_distance(query, key)
+
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm | str:
+        return _distance_as_dot(widen(query), widen(key), factor=1.0)
+
+    def pair_width(self, dim: int) -> int:
+        return dim
+
+    def pair_flops(self, dim: int) -> int:
+        return 3 * dim
+
+
+class Kernel(Similarity):
+    """A non-negative function of u; weights are proportional to it (Eq. 4)."""
+
+    weighting = "proportional"
+
+    def __init__(
+        self, bandwidth: float | Sequence[float] | Tensor = 1.0, learnable: bool = False
+    ) -> None:
+        super().__init__()
+        self.bandwidth = Positive("bandwidth", bandwidth, learnable)
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        super().check(query, key)
+        self.bandwidth.check(key.shape[-1])
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.profile(squared_distance(query, key, self.bandwidth(key)))
+
+    def profile(self, squared: Tensor) -> Tensor:
+        """The kernel as a function of u²."""
+        raise TypeError(f"{type(self).__name__} must define profile(squared)")
+
+    def pair_width(self, dim: int) -> int:
+        return dim
+
+    def pair_flops(self, dim: int) -> int:
+        return 4 * dim + 8
+
+
+class Gaussian(Kernel):
+    """K(u) = exp(−u²/2), the first kernel of Eq. 5; never exactly 0, see :meth:`log_score`."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return torch.exp(-0.5 * squared)
+
+    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
+        # Not log(exp(...)): far from all keys every exp underflows, and its log with it.
+        return -0.5 * squared_distance(query, key, self.bandwidth(key))
+
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm | str:
+        query, key = widen(query), widen(key)
+        return _distance_as_dot(query, key, factor=0.5, bandwidth=self.bandwidth(key))
+
+
+class Laplacian(Kernel):
+    """K(u) = exp(−u)."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return torch.exp(-_root(squared))
+
+    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
+        return -_root(squared_distance(query, key, self.bandwidth(key)))
+
+
+class CompactKernel(Kernel):
+    """A kernel that is 0 beyond one bandwidth: a query far from all keys attends to nothing."""
+
+    may_vanish: ClassVar[bool] = True
+
+
+class Boxcar(CompactKernel):
+    """K(u) = 1 where u ≤ 1, else 0; the second kernel of Eq. 5."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        # squared * 0 keeps NaN visible, and the result in the graph with gradient 0.
+        return torch.where(squared <= 1, 1.0, torch.where(squared > 1, 0.0, squared * 0))
+
+
+class Triangular(CompactKernel):
+    """K(u) = max(0, 1 − u); the third formula of Eq. 5, where it is called Epanechnikov."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return (1 - _root(squared)).clamp(min=0)
+
+
+class Epanechnikov(CompactKernel):
+    """K(u) = max(0, 1 − u²), Epanechnikov's own kernel."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return (1 - squared).clamp(min=0)
+
+
+def squared_distance(query: Tensor, key: Tensor, unit: float | Tensor = 1.0) -> Tensor:
+    """‖(q − k) / unit‖² for every pair, (…, n, m)."""
+    difference = query.unsqueeze(-2) - key.unsqueeze(-3)  # (..., n, m, d)
+    if not (isinstance(unit, float) and unit == 1.0):
+        difference = difference / unit
+    return difference.square().sum(dim=-1)
+
+
+def _root(squared: Tensor) -> Tensor:
+    """√u² with the subgradient 0 at u = 0, where the plain root would give inf · 0 = NaN."""
+    zero = squared == 0
+    return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, squared)))
+
+
+def _distance_as_dot(
+    query: Tensor, key: Tensor, factor: float, bandwidth: float | Tensor = 1.0
+) -> DotForm | str:
+    """−factor·‖q − k‖² as [q, 1]·[2·factor·k, −factor·‖k‖²] − factor·‖q‖², both centred first."""
+    if not may_look(query, key):
+        return "whether a distance may be written as a dot product depends on the keys' spread"
+    if key.shape[-2] == 0 or query.numel() == 0:
+        return "there is nothing to compare"
+    centre = key.detach().mean(dim=-2, keepdim=True)
+    query, key = (query - centre) / bandwidth, (key - centre) / bandwidth
+    query_norm, key_norm = query.square().sum(-1), key.square().sum(-1)
+    spread = max(query_norm.detach().max().item(), key_norm.detach().max().item())
+    if not spread <= SAFE_SPREAD:  # also where it is NaN
+        return (
+            f"the data spread over {spread**0.5:.3g} bandwidths, where a distance written as a "
+            f"dot product would lose digits (limit {SAFE_SPREAD**0.5:.0f})"
+        )
+    ones = torch.ones_like(query[..., :1])
+    return DotForm(
+        query=torch.cat([query, ones], dim=-1),
+        key=torch.cat([2 * factor * key, -factor * key_norm.unsqueeze(-1)], dim=-1),
+        offset=-factor * query_norm,
+    )

@@ -1,0 +1,54 @@
+"""A positive number, or one for each dimension: a bandwidth or a temperature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Positive(nn.Module):
+    """Positive numbers, fixed or learned.
+
+    Fixed ones stay Python floats, exact in every dtype. Learned ones are kept as logarithms, so
+    that no step of an optimiser can make them 0 or negative.
+    """
+
+    def __init__(
+        self, name: str, value: float | Sequence[float] | Tensor, learnable: bool = False
+    ) -> None:
+        super().__init__()
+        self.name = name
+        numbers = torch.as_tensor(value, dtype=torch.float64)
+        if numbers.ndim > 1 or numbers.numel() == 0:
+            raise ValueError(
+                f"{name} must be a number or one number for each dimension; "
+                f"got shape {tuple(numbers.shape)}"
+            )
+        for number in numbers.flatten().tolist():
+            if not (number > 0 and math.isfinite(number)):
+                raise ValueError(f"{name} must be positive and finite; got {number}")
+        self.size = numbers.numel() if numbers.ndim else None
+        self.fixed: float | list[float] | None = None if learnable else numbers.tolist()
+        self.log = nn.Parameter(numbers.log().to(torch.get_default_dtype())) if learnable else None
+
+    def check(self, dim: int) -> None:
+        if self.size not in (None, 1, dim):
+            raise ValueError(
+                f"{self.name} has {self.size} entries, one for each dimension; key has {dim}"
+            )
+
+    def forward(self, like: Tensor) -> float | Tensor:
+        """The value, fit to divide a tensor such as `like` by."""
+        if self.log is not None:
+            return self.log.exp().to(like.dtype)
+        if isinstance(self.fixed, float):
+            return self.fixed
+        return torch.tensor(self.fixed, dtype=like.dtype, device=like.device)
+
+    def extra_repr(self) -> str:
+        if self.log is not None:
+            return f"{self.log.detach().exp().tolist()}, learnable=True"
+        return f"{self.fixed}"

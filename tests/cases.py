@@ -1,0 +1,248 @@
+"""Every similarity and every mask of qkv, each beside its oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import oracle
+import torch
+from torch import Tensor
+
+import qkv
+from qkv import mask
+
+# A prime of its own for every dimension, so that swapped axes cannot pass.
+BATCH, N, M, D, D_K, D_V, HIDDEN = 2, 5, 7, 3, 11, 13, 17
+
+
+@dataclass(frozen=True)
+class Case:
+    """A similarity, the size of its keys, and its formula in plain Python."""
+
+    name: str
+    make: Callable[[], Any]
+    log_score: Callable[[Any], oracle.Score]
+    key_dim: int = D
+    #: Distances between queries and keys are kept below about one, where kernels are not 0.
+    near: bool = False
+    learned: bool = False
+
+    def build(self, dtype: torch.dtype = torch.float64) -> Any:
+        torch.manual_seed(1)
+        similarity = self.make()
+        if isinstance(similarity, torch.nn.Module):
+            similarity = similarity.to(dtype)
+        return similarity
+
+
+def _rows(tensor: Tensor) -> list[Any]:
+    return tensor.detach().double().tolist()
+
+
+def _additive(similarity: Any) -> oracle.Score:
+    bias = similarity.query_projection.bias
+    shift = [0.0] * HIDDEN if bias is None else _rows(bias)
+    return oracle.additive(
+        _rows(similarity.query_projection.weight),
+        _rows(similarity.key_projection.weight),
+        shift,
+        _rows(similarity.weight),
+    )
+
+
+def _gated(base: Callable[[Any], oracle.Score]) -> Callable[[Any], oracle.Score]:
+    return lambda s: oracle.gated(
+        _rows(s.query_gate.weight)[0], _rows(s.key_gate.weight)[0], base(s.base)
+    )
+
+
+def _city_block(query: Tensor, key: Tensor) -> Tensor:
+    return -(query.unsqueeze(-2) - key.unsqueeze(-3)).abs().sum(-1)
+
+
+def _kernel(name: str, bandwidth: Any = 0.9, learnable: bool = False) -> Case:
+    maker = getattr(qkv, name.capitalize())
+    label = name if isinstance(bandwidth, float) else f"{name}-per-dimension"
+    return Case(
+        f"{label}-learned" if learnable else label,
+        lambda: maker(bandwidth=bandwidth, learnable=learnable),
+        lambda s: oracle.kernel(name, _positive(s.bandwidth)),
+        near=True,
+        learned=learnable,
+    )
+
+
+def _positive(positive: Any) -> Any:
+    return positive.fixed if positive.log is None else positive.log.detach().double().exp().tolist()
+
+
+SIMILARITIES = [
+    Case("dot", qkv.Dot, lambda s: oracle.dot),
+    Case("scaled_dot", qkv.ScaledDot, lambda s: oracle.scaled_dot),
+    Case("cosine", lambda: qkv.Cosine(0.3), lambda s: lambda q, k: oracle.cosine(q, k, 0.3)),
+    Case(
+        "bilinear",
+        lambda: qkv.Bilinear(D, D_K),
+        lambda s: oracle.bilinear(_rows(s.weight)),
+        key_dim=D_K,
+        learned=True,
+    ),
+    Case("additive", lambda: qkv.Additive(D, D_K, HIDDEN), _additive, key_dim=D_K, learned=True),
+    Case(
+        "additive-no-bias",
+        lambda: qkv.Additive(D, D_K, HIDDEN, bias=False),
+        _additive,
+        key_dim=D_K,
+        learned=True,
+    ),
+    Case("gated", lambda: qkv.Gated(D, D), _gated(lambda s: oracle.dot), learned=True),
+    Case(
+        "gated-scaled",
+        lambda: qkv.Gated(D, D, base=qkv.ScaledDot()),
+        _gated(lambda s: oracle.scaled_dot),
+        learned=True,
+    ),
+    Case(
+        "gated-bilinear",
+        lambda: qkv.Gated(D, D_K, base=qkv.Bilinear(D, D_K)),
+        _gated(lambda s: oracle.bilinear(_rows(s.weight))),
+        key_dim=D_K,
+        learned=True,
+    ),
+    Case("euclidean", qkv.Euclidean, lambda s: oracle.euclidean),
+    _kernel("gaussian"),
+    _kernel("gaussian", [0.5, 0.7, 0.9]),
+    _kernel("gaussian", 0.8, learnable=True),
+    _kernel("laplacian"),
+    _kernel("boxcar"),
+    _kernel("triangular"),
+    _kernel("epanechnikov"),
+    _kernel("epanechnikov", [0.7, 0.8, 0.9], learnable=True),
+    Case("equal", qkv.Equal, lambda s: oracle.equal),
+    Case(
+        "callable",
+        lambda: _city_block,
+        lambda s: lambda q, k: -sum(abs(a - b) for a, b in zip(q, k, strict=True)),
+    ),
+]
+
+
+@dataclass(frozen=True)
+class MaskCase:
+    """A mask for queries (BATCH, n) and keys (BATCH, m), and who it lets through."""
+
+    name: str
+    make: Callable[[int, int], Any]
+    allow: oracle.Allow = lambda *_: True
+    bias: Callable[[Any], Callable[[int, int], float]] = lambda made: lambda i, j: 0.0
+    top: int | None = None
+
+
+LENGTHS = [4, 0]
+
+
+def _boolean(n: int, m: int) -> Tensor:
+    # Reproducible, irregular, with an empty row.
+    i, j = torch.arange(n).unsqueeze(-1), torch.arange(m)
+    return ((i * 5 + j * 3) % 4 != 0) & (i != 1)
+
+
+def _floating(n: int, m: int) -> Tensor:
+    i, j = torch.arange(n).unsqueeze(-1), torch.arange(m)
+    bias = torch.sin(i * 1.7 + j * 0.9).double()
+    return bias.masked_fill((i + j) % 3 == 0, -torch.inf)
+
+
+def _at(i: int, n: int, m: int) -> int:
+    return i + m - n
+
+
+MASKS = [
+    MaskCase("none", lambda n, m: None),
+    MaskCase("causal", lambda n, m: mask.Causal(), lambda b, i, j, n, m: j <= _at(i, n, m)),
+    MaskCase(
+        "window", lambda n, m: mask.Window(2, 1), lambda b, i, j, n, m: -2 <= j - _at(i, n, m) <= 1
+    ),
+    MaskCase(
+        "blocks", lambda n, m: mask.Blocks(3), lambda b, i, j, n, m: _at(i, n, m) // 3 == j // 3
+    ),
+    MaskCase(
+        "dilated",
+        lambda n, m: mask.Dilated(2, 2),
+        lambda b, i, j, n, m: abs(j - _at(i, n, m)) in (0, 2, 4),
+    ),
+    MaskCase("lengths", lambda n, m: mask.Lengths(LENGTHS), lambda b, i, j, n, m: j < LENGTHS[b]),
+    MaskCase("top", lambda n, m: mask.TopK(3), top=3),
+    MaskCase(
+        "top-causal",
+        lambda n, m: mask.TopK(2) & mask.Causal(),
+        lambda b, i, j, n, m: j <= _at(i, n, m),
+        top=2,
+    ),
+    MaskCase(
+        "causal-lengths",
+        lambda n, m: mask.Causal() & mask.Lengths(LENGTHS),
+        lambda b, i, j, n, m: j <= _at(i, n, m) and j < LENGTHS[b],
+    ),
+    MaskCase(
+        "window-or-blocks",
+        lambda n, m: mask.Window(0, 1) | mask.Blocks(4),
+        lambda b, i, j, n, m: 0 <= j - _at(i, n, m) <= 1 or _at(i, n, m) // 4 == j // 4,
+    ),
+    MaskCase("boolean", _boolean, lambda b, i, j, n, m: (i * 5 + j * 3) % 4 != 0 and i != 1),
+    MaskCase(
+        "boolean-per-key",
+        lambda n, m: torch.arange(m) % 2 == 0,
+        lambda b, i, j, n, m: j % 2 == 0,
+    ),
+    MaskCase(
+        "boolean-per-batch",
+        lambda n, m: torch.stack([_boolean(n, m), torch.zeros(n, m, dtype=torch.bool)]),
+        lambda b, i, j, n, m: b == 0 and (i * 5 + j * 3) % 4 != 0 and i != 1,
+    ),
+    MaskCase("floating", _floating, bias=lambda made: lambda i, j: made[i][j].item()),
+    MaskCase(
+        "floating-causal",
+        lambda n, m: mask.Causal() & _floating(n, m),
+        lambda b, i, j, n, m: j <= _at(i, n, m),
+        bias=lambda made: lambda i, j: made.right.tensor[i][j].item(),
+    ),
+]
+
+
+def inputs(
+    case: Case, n: int = N, m: int = M, dtype: torch.dtype = torch.float64, batch: int = BATCH
+) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    scale = 0.4 if case.near else 1.0
+    query = scale * torch.randn(batch, n, D, generator=generator, dtype=torch.float64)
+    key = scale * torch.randn(batch, m, case.key_dim, generator=generator, dtype=torch.float64)
+    value = torch.randn(batch, m, D_V, generator=generator, dtype=torch.float64)
+    if case.name == "equal" and n and m:
+        key[:, 0] = query[:, 0]
+        key[:, m - 1] = query[:, 0]
+        key[:, m // 2] = query[:, n - 1]
+    return query.to(dtype), key.to(dtype), value.to(dtype)
+
+
+def expected(
+    case: Case, mask_case: MaskCase, similarity: Any, made_mask: Any, *tensors: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The oracle's answers, weights and log totals for a whole batch."""
+    query, key, value = (tensor.detach().double().tolist() for tensor in tensors)
+    entries = [
+        oracle.attention(
+            query[b],
+            key[b],
+            value[b],
+            case.log_score(similarity),
+            mask_case.allow,
+            mask_case.bias(made_mask),
+            batch=b,
+            top=mask_case.top,
+        )
+        for b in range(len(query))
+    ]
+    return tuple(torch.tensor(part, dtype=torch.float64) for part in zip(*entries, strict=True))
