@@ -8,21 +8,23 @@ from typing import Any
 import pytest
 import torch
 from cases import BATCH, D_V, MASKS, SIMILARITIES, Case, M, MaskCase, N, expected, inputs
-from operators import DISTANCES, every_combination, every_operator, every_similarity
+from operators import DISTANCES, every_combination, every_similarity, masks_served
 from torch import Tensor
 
 import qkv
-from qkv.operators import sdpa, streamed
+from qkv.operators import banded, sdpa, streamed, topk
 
 CAUSAL = next(case for case in MASKS if case.name == "causal")
+SCALED_DOT = next(case for case in SIMILARITIES if case.name == "scaled_dot")
 FLOATING = next(case for case in MASKS if case.name == "floating")
 
 
 @pytest.fixture(autouse=True)
 def _one_row_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small problems would fit into one tile, where tiling is not put to the test."""
-    for module in (streamed, sdpa):
+    for module in (streamed, sdpa, topk):
         monkeypatch.setattr(module, "TILE_BYTES", 1)
+    monkeypatch.setattr(banded, "BLOCK", 2)
 
 
 @pytest.mark.parametrize("tile_bytes", [100, 500, 1000, 10**6])
@@ -253,12 +255,9 @@ def test_gradients_once_and_twice(operator: str, case: Case) -> None:
     torch.autograd.gradgradcheck(function, arguments, fast_mode=True, atol=1e-4)
 
 
-@every_operator
-@pytest.mark.parametrize("mask_case", MASKS, ids=lambda case: case.name)
+@pytest.mark.parametrize(("operator", "mask_case"), masks_served(SCALED_DOT))
 def test_gradients_under_masks(operator: str, mask_case: MaskCase) -> None:
-    if operator == "sdpa" and mask_case.top is not None:
-        return  # declined, see test_pooling
-    case = Case("scaled_dot", qkv.ScaledDot, lambda s: lambda q, k: 0.0)
+    case = SCALED_DOT
     query, key, value = (x.requires_grad_() for x in inputs(case))
     mask = mask_case.make(N, M)
 
@@ -314,7 +313,7 @@ def test_dropout_is_the_same_for_every_operator(
         torch.testing.assert_close(found, reference)
 
 
-@every_operator
+@pytest.mark.parametrize("operator", ["dense", "streamed", "sdpa"])
 def test_partial_answers_merge_to_the_whole(operator: str) -> None:
     query, key, value = inputs(Case("", lambda: None, lambda s: lambda q, k: 0.0), m=29)
     whole = qkv.attend_partial(query, key, value, operator=operator)

@@ -85,3 +85,45 @@ def test_masks_read_well() -> None:
     mask = (Causal() & Lengths([3, 1])) | Window(1, 2)
     assert repr(mask) == "((Causal() & Lengths([3, 1])) | Window(1, 2))"
     assert repr(as_mask(torch.ones(2, 3, dtype=torch.bool))) == "boolean tensor (2, 3)"
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Causal(),
+        Window(2, 1),
+        Blocks(3),
+        Dilated(2, 3),
+        Lengths([4, 0]),
+        Causal() & Lengths([4, 2]),
+        Window(4, 4) & Dilated(3, 2),
+        Dilated(3, 2) & Causal() & Lengths([5, 3]),
+        Blocks(4) & Window(1, 9),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(("n", "m"), [(7, 7), (5, 11), (11, 5)])
+def test_runs_are_the_same_keys(mask: qkv.mask.Mask, n: int, m: int) -> None:
+    tile = qkv.mask.Tile(1, n, n, m, (2,), torch.device("cpu"))
+    runs = mask.runs(tile)
+    keys = torch.arange(m)
+    start, stop = runs.start.unsqueeze(-1), runs.stop.unsqueeze(-1)
+    found = (keys >= start) & (keys < stop) & ((keys - start) % runs.stride == 0)
+    expected = mask.allowed(tile)
+    assert torch.equal(found.expand(2, n - 1, m), expected.expand(2, n - 1, m))
+
+
+def test_masks_that_are_no_runs() -> None:
+    tile = qkv.mask.Tile(0, 3, 3, 3, (), torch.device("cpu"))
+    boolean = as_mask(torch.ones(3, 3, dtype=torch.bool))
+    for mask in (TopK(1), boolean, Causal() | Window(1, 1), Dilated(1, 2) & Dilated(1, 3)):
+        assert mask.runs(tile) is None
+
+
+def test_the_best_of_what_is_allowed() -> None:
+    assert TopK(3).best_of() == (3, None)
+    k, rest = (Causal() & TopK(2) & Lengths([3])).best_of()
+    assert (k, repr(rest)) == (2, "(Causal() & Lengths([3]))")
+    assert Causal().best_of() is None
+    assert (TopK(1) & TopK(2)).best_of() is None
+    assert (TopK(1) | Causal()).best_of() is None

@@ -217,7 +217,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"operator": "flash"},
         ValueError,
-        "operator must be one of sdpa, dense, streamed; got 'flash'",
+        "operator must be one of topk, banded, sdpa, dense, streamed; got 'flash'",
     ),
     (
         {"operator": "sdpa", "similarity": "laplacian"},
@@ -228,7 +228,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
         {"operator": "sdpa", "mask": qkv.mask.TopK(2)},
         ValueError,
         "operator 'sdpa' cannot serve: TopK(2) ranks scores, which PyTorch's kernel does not give "
-        "out; 'dense' can, in 504 B",
+        "out; 'topk' can, in 8.4 MB",
     ),
 ]
 

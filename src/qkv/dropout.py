@@ -26,10 +26,16 @@ class Dropout(NamedTuple):
     def narrow(self, axis: int, start: int, stop: int) -> Dropout:
         return Dropout(self.rate, self.row_keys.narrow(axis, start, stop - start))
 
-    def apply(self, weights: Tensor, start: int) -> Tensor:
-        """Drop from the weights (*batch, rows, m) of the queries from `start` on."""
+    def apply(self, weights: Tensor, start: int, keys: Tensor | None = None) -> Tensor:
+        """Drop from the weights (*batch, rows, m) of the queries from `start` on.
+
+        `keys`, int32 and broadcastable to the weights, says whose weights they are; None: of all
+        keys in turn.
+        """
         rows = self.row_keys[..., start : start + weights.shape[-2]]
-        kept = keep(rows, weights.shape[-1], self.rate)
+        if keys is None:
+            keys = torch.arange(weights.shape[-1], dtype=torch.int32, device=weights.device)
+        kept = keep(rows, keys, self.rate)
         return torch.where(kept, weights / (1.0 - self.rate), 0.0)
 
 
@@ -59,9 +65,8 @@ def _(seed: Tensor, count: int) -> Tensor:
 
 
 @torch.library.custom_op("qkv::dropout_keep", mutates_args=())
-def keep(row_keys: Tensor, m: int, rate: float) -> Tensor:
-    """Which of the m keys each row keeps, (…, n, m), boolean: MurmurHash3's finaliser."""
-    keys = torch.arange(m, dtype=torch.int32, device=row_keys.device)
+def keep(row_keys: Tensor, keys: Tensor, rate: float) -> Tensor:
+    """Which of its keys (…, n, m) each row (…, n) keeps, boolean: MurmurHash3's finaliser."""
     x = row_keys.unsqueeze(-1) ^ (keys * _KEY_STEP)
     x = (x ^ _shift(x, 16, 32)) * -2048144789  # 0x85EBCA6B
     x = (x ^ _shift(x, 13, 32)) * -1028477387  # 0xC2B2AE35
@@ -70,8 +75,8 @@ def keep(row_keys: Tensor, m: int, rate: float) -> Tensor:
 
 
 @keep.register_fake
-def _(row_keys: Tensor, m: int, rate: float) -> Tensor:
-    return row_keys.new_empty(*row_keys.shape, m, dtype=torch.bool)
+def _(row_keys: Tensor, keys: Tensor, rate: float) -> Tensor:
+    return torch.empty_like(row_keys.unsqueeze(-1) ^ keys, dtype=torch.bool)
 
 
 def _shift(x: Tensor, bits: int, width: int) -> Tensor:

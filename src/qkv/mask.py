@@ -31,11 +31,21 @@ class Tile(NamedTuple):
     batch: tuple[int, ...]
     device: torch.device
 
+    def positions(self) -> Tensor:
+        """Where each query stands among the keys, (stop − start,)."""
+        return torch.arange(self.start, self.stop, device=self.device) + (self.m - self.n)
+
     def distances(self) -> Tensor:
         """Key position minus query position, (stop − start, m)."""
-        keys = torch.arange(self.m, device=self.device)
-        queries = torch.arange(self.start, self.stop, device=self.device) + (self.m - self.n)
-        return keys - queries.unsqueeze(-1)
+        return torch.arange(self.m, device=self.device) - self.positions().unsqueeze(-1)
+
+
+class Runs(NamedTuple):
+    """Keys that lie in one run for each query: start, start + stride, … below stop."""
+
+    start: Tensor  # (..., n), whole numbers; may lie outside of the keys
+    stop: Tensor  # (..., n)
+    stride: int = 1
 
 
 class Mask:
@@ -57,6 +67,14 @@ class Mask:
         """Narrow `universe` (None: every key) to what this mask allows there."""
         allowed = self.allowed(tile)
         return allowed if universe is None else universe & allowed
+
+    def runs(self, tile: Tile) -> Runs | None:
+        """What may be attended to as one run of keys for each query; None where it is none."""
+        return None
+
+    def best_of(self) -> tuple[int, Mask | None] | None:
+        """(k, rest) where this mask is the k best of what `rest` allows; None where it is not."""
+        return None
 
     def bias(self) -> Tensor | None:
         """What is added to the scores, broadcastable to (*batch, n, m)."""
@@ -94,6 +112,10 @@ class Causal(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return tile.distances() <= 0
 
+    def runs(self, tile: Tile) -> Runs:
+        positions = tile.positions()
+        return Runs(torch.zeros_like(positions), positions + 1)
+
     def __repr__(self) -> str:
         return "Causal()"
 
@@ -109,6 +131,10 @@ class Window(Mask):
         distance = tile.distances()
         return (distance >= -self.before) & (distance <= self.after)
 
+    def runs(self, tile: Tile) -> Runs:
+        positions = tile.positions()
+        return Runs(positions - self.before, positions + self.after + 1)
+
     def __repr__(self) -> str:
         return f"Window({self.before}, {self.after})"
 
@@ -121,8 +147,11 @@ class Blocks(Mask):
 
     def allowed(self, tile: Tile) -> Tensor:
         keys = torch.arange(tile.m, device=tile.device) // self.size
-        queries = torch.arange(tile.start, tile.stop, device=tile.device) + (tile.m - tile.n)
-        return keys == queries.unsqueeze(-1).div(self.size, rounding_mode="floor")
+        return keys == (tile.positions() // self.size).unsqueeze(-1)
+
+    def runs(self, tile: Tile) -> Runs:
+        first = tile.positions() // self.size * self.size
+        return Runs(first, first + self.size)
 
     def __repr__(self) -> str:
         return f"Blocks({self.size})"
@@ -138,6 +167,10 @@ class Dilated(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         distance = tile.distances()
         return (distance.abs() <= self.window * self.stride) & (distance % self.stride == 0)
+
+    def runs(self, tile: Tile) -> Runs:
+        positions, reach = tile.positions(), self.window * self.stride
+        return Runs(positions - reach, positions + reach + 1, self.stride)
 
     def __repr__(self) -> str:
         return f"Dilated({self.window}, {self.stride})"
@@ -168,10 +201,17 @@ class Lengths(Mask):
             )
 
     def allowed(self, tile: Tile) -> Tensor:
-        missing = len(tile.batch) - self.lengths.ndim
-        lengths = self.lengths.reshape(*self.lengths.shape, *([1] * missing), 1, 1)
         keys = torch.arange(tile.m, device=tile.device)
-        return keys < lengths.to(tile.device)  # (*batch, 1, m)
+        return keys < self._for_rows(tile).unsqueeze(-1)  # (*batch, 1, m)
+
+    def runs(self, tile: Tile) -> Runs:
+        stop = self._for_rows(tile).expand(*tile.batch, tile.stop - tile.start)
+        return Runs(torch.zeros_like(stop), stop)
+
+    def _for_rows(self, tile: Tile) -> Tensor:
+        missing = len(tile.batch) - self.lengths.ndim
+        lengths = self.lengths.reshape(*self.lengths.shape, *([1] * missing), 1)
+        return lengths.to(tile.device)  # (*batch, 1)
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         if axis < self.lengths.ndim and self.lengths.shape[axis] > 1:
@@ -208,6 +248,9 @@ class TopK(Mask):
         best = torch.zeros_like(log_scores, dtype=torch.bool)
         best = best.scatter(-1, ranking[..., : self.k], True)
         return best if universe is None else universe & best
+
+    def best_of(self) -> tuple[int, Mask | None]:
+        return self.k, None
 
     def __repr__(self) -> str:
         return f"TopK({self.k})"
@@ -304,6 +347,25 @@ class And(_Pair):
         if first.needs_scores:
             first, last = last, first
         return last.within(first.within(universe, tile, log_scores), tile, log_scores)
+
+    def runs(self, tile: Tile) -> Runs | None:
+        left, right = self.left.runs(tile), self.right.runs(tile)
+        if left is None or right is None or (left.stride > 1 and right.stride > 1):
+            return None
+        if left.stride == 1:
+            left, right = right, left
+        # The later start, moved up to the next key of the run that has a stride.
+        late = torch.maximum(left.start, right.start)
+        start = late + (left.start - late) % left.stride
+        return Runs(start, torch.minimum(left.stop, right.stop), left.stride)
+
+    def best_of(self) -> tuple[int, Mask | None] | None:
+        for ranking, other in ((self.left, self.right), (self.right, self.left)):
+            found = ranking.best_of()
+            if found is not None and not other.needs_scores:
+                k, rest = found
+                return k, other if rest is None else And(rest, other)
+        return None
 
     def bias(self) -> Tensor | None:
         left, right = self.left.bias(), self.right.bias()

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qkv.memory import TILE_BYTES, readable
-from qkv.operators import dense, sdpa, streamed
+from qkv.operators import banded, dense, sdpa, streamed, topk
 from qkv.operators.base import Offer, Result
 from qkv.problem import Problem
 
 #: Every operator, the most preferred first.
 OPERATORS: dict[str, Callable[[Problem], Offer | str]] = {
+    "topk": topk.offer,
+    "banded": banded.offer,
     "sdpa": sdpa.offer,
     "dense": dense.offer,
     "streamed": streamed.offer,
