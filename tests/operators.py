@@ -22,11 +22,23 @@ def _banded(case: Case, mask: MaskCase) -> bool:
     return case.name in DOT_PRODUCTS and mask.name in runs
 
 
+KERNELS = {"gaussian", "laplacian", "boxcar", "triangular", "epanechnikov"}
+
+
+def _fused(case: Case, mask: MaskCase) -> bool:
+    """No fused kernel for dot products and look-ups; no mask that ranks or is two runs at once."""
+    kind = case.name.split("-")[0]
+    if mask.top is not None or mask.name == "window-or-blocks":
+        return False
+    return kind in {"additive", "gated", "euclidean", *KERNELS}
+
+
 SERVES: dict[str, Callable[[Case, MaskCase], bool]] = {
     "dense": lambda case, mask: True,
     "streamed": lambda case, mask: True,
     "sdpa": _sdpa,
     "banded": _banded,
+    "fused": _fused,
     "topk": lambda case, mask: mask.top is not None,
 }
 

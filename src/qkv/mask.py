@@ -47,6 +47,29 @@ class Runs(NamedTuple):
     stop: Tensor  # (..., n)
     stride: int = 1
 
+    def share(self, m: int) -> float:
+        """The share of all pairs that is in the runs."""
+        counts = (self.stop.clamp(max=m) - self.start.clamp(min=0)).clamp(min=0)
+        return counts.double().mean().item() / self.stride / m
+
+    def intersect(self, other: Runs) -> Runs | None:
+        """The keys in both; None where both have a stride of their own."""
+        if self.stride > 1 and other.stride > 1:
+            return None
+        if other.stride > 1:
+            self, other = other, self
+        # The later start, moved up to the next key of the run that has a stride.
+        late = torch.maximum(self.start, other.start)
+        start = late + (self.start - late) % self.stride
+        return Runs(start, torch.minimum(self.stop, other.stop), self.stride)
+
+
+class Parts(NamedTuple):
+    """A mask as one run of keys for each query and a boolean tensor; None: no limit."""
+
+    runs: Runs | None
+    allowed: Tensor | None
+
 
 class Mask:
     """The base of all masks: what may be attended to, tile by tile."""
@@ -71,6 +94,12 @@ class Mask:
     def runs(self, tile: Tile) -> Runs | None:
         """What may be attended to as one run of keys for each query; None where it is none."""
         return None
+
+    def parts(self, tile: Tile) -> Parts | None:
+        """What may be attended to as runs and a tensor, whichever it is made of; None where it
+        is made of neither."""
+        runs = self.runs(tile)
+        return None if runs is None else Parts(runs, None)
 
     def best_of(self) -> tuple[int, Mask | None] | None:
         """(k, rest) where this mask is the k best of what `rest` allows; None where it is not."""
@@ -269,6 +298,9 @@ class Allowed(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return _rows(self.tensor, tile)
 
+    def parts(self, tile: Tile) -> Parts:
+        return Parts(None, self.allowed(tile))
+
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         return Allowed(_narrow(self.tensor, axis, start, stop, batch))
 
@@ -294,6 +326,9 @@ class Bias(Mask):
 
     def allowed(self, tile: Tile) -> Tensor:
         return _rows(self.tensor, tile) != -torch.inf
+
+    def parts(self, tile: Tile) -> Parts:
+        return Parts(None, None)  # it limits through what it adds
 
     def bias(self) -> Tensor | None:
         return self.tensor
@@ -350,14 +385,20 @@ class And(_Pair):
 
     def runs(self, tile: Tile) -> Runs | None:
         left, right = self.left.runs(tile), self.right.runs(tile)
-        if left is None or right is None or (left.stride > 1 and right.stride > 1):
+        return None if left is None or right is None else left.intersect(right)
+
+    def parts(self, tile: Tile) -> Parts | None:
+        left, right = self.left.parts(tile), self.right.parts(tile)
+        if left is None or right is None:
             return None
-        if left.stride == 1:
-            left, right = right, left
-        # The later start, moved up to the next key of the run that has a stride.
-        late = torch.maximum(left.start, right.start)
-        start = late + (left.start - late) % left.stride
-        return Runs(start, torch.minimum(left.stop, right.stop), left.stride)
+        runs = left.runs or right.runs
+        if left.runs is not None and right.runs is not None:
+            runs = left.runs.intersect(right.runs)
+            if runs is None:
+                return None
+        if left.allowed is None or right.allowed is None:
+            return Parts(runs, right.allowed if left.allowed is None else left.allowed)
+        return Parts(runs, left.allowed & right.allowed)
 
     def best_of(self) -> tuple[int, Mask | None] | None:
         for ranking, other in ((self.left, self.right), (self.right, self.left)):

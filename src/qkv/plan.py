@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qkv.memory import TILE_BYTES, readable
-from qkv.operators import banded, dense, sdpa, streamed, topk
+from qkv.operators import banded, dense, fused, sdpa, streamed, topk
 from qkv.operators.base import Offer, Result
 from qkv.problem import Problem
 
@@ -15,6 +15,7 @@ OPERATORS: dict[str, Callable[[Problem], Offer | str]] = {
     "topk": topk.offer,
     "banded": banded.offer,
     "sdpa": sdpa.offer,
+    "fused": fused.offer,
     "dense": dense.offer,
     "streamed": streamed.offer,
 }

@@ -7,9 +7,8 @@ and the last stop of its runs, in one call of PyTorch's fused kernel, forwards a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +19,9 @@ from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
 from qkv.problem import Problem
 from qkv.similarity import DotForm
+
+#: Answers (b, h, n, d_v) and log totals (b, h, n).
+Answer: TypeAlias = tuple[Tensor, Tensor]
 
 #: Queries in a block: fewer waste fewer keys at the edges, more make larger products.
 BLOCK = 256
@@ -51,17 +53,9 @@ def offer(problem: Problem) -> Offer | str:
 
 
 def _cost(problem: Problem, runs: Runs) -> Cost:
-    if problem.query.device.type == "meta":
-        kept = problem.pairs
-    else:
-        counts = (runs.stop.clamp(max=problem.m) - runs.start.clamp(min=0)).clamp(min=0)
-        mean = (counts.double().mean() / runs.stride).item()
-        kept = int(mean * math.prod(problem.batch) * problem.n)
-    share = kept / problem.pairs
-    flops = int(problem.flops * share)
-    return Cost(
-        flops, 4 * BLOCK * problem.m, f"{share:.2%} of the pairs count, and only they are touched"
-    )
+    share = 1.0 if problem.query.device.type == "meta" else runs.share(problem.m)
+    reason = f"{share:.2%} of the pairs count, and only they are touched"
+    return Cost(int(problem.flops * share), 4 * BLOCK * problem.m, reason)
 
 
 def answer(problem: Problem, form: DotForm, runs: Runs) -> Result:
@@ -71,26 +65,37 @@ def answer(problem: Problem, form: DotForm, runs: Runs) -> Result:
     query, key, value = (
         four_axes(x, problem.batch, size) for x in (form.query, form.key, problem.value)
     )
-    entries, heads = query.shape[:2]
-    start, stop = (
-        x.expand(*problem.batch, problem.n).reshape(entries, heads, problem.n)
-        if x.ndim > 1
-        else x.reshape(1, 1, problem.n)
-        for x in (runs.start, runs.stop)
-    )
-    if runs.stride == 1:
+    runs = runs_of_heads(runs, problem.batch, query)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, start: Tensor, stop: Tensor) -> Answer:
         out, log_total = banded(query, key, value, start, stop, form.scale)
-    else:
-        out, log_total = _by_residue(query, key, value, Runs(start, stop, runs.stride), form.scale)
+        return out, log_total
+
+    out, log_total = by_residue(query, key, value, runs, attend)
     out = out.reshape(*problem.batch, problem.n, size)[..., :d_v].to(problem.value.dtype)
     return out, log_total.reshape(*problem.batch, problem.n)
 
 
-def _by_residue(
-    query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Runs with a stride: keys `stride` apart become neighbours, one sequence for each residue."""
+def runs_of_heads(runs: Runs, batch: tuple[int, ...], query: Tensor) -> Runs:
+    """Runs (…, n) as (entries, heads, n), to match a query of four axes; (1, 1, n) if all alike."""
+    entries, heads, n = query.shape[:3]
+    start, stop = (
+        x.expand(*batch, n).reshape(entries, heads, n) if x.ndim > 1 else x.reshape(1, 1, n)
+        for x in (runs.start, runs.stop)
+    )
+    return Runs(start, stop, runs.stride)
+
+
+def by_residue(
+    query: Tensor, key: Tensor, value: Tensor, runs: Runs, attend: Callable[..., Answer]
+) -> Answer:
+    """attend(query, key, value, start, stop) for runs of any stride.
+
+    Keys `stride` apart become neighbours: one sequence, and one head more, for each residue.
+    """
     stride, n, m = runs.stride, query.shape[-2], key.shape[-2]
+    if stride == 1:
+        return attend(query, key, value, runs.start, runs.stop)
     # A query's run starts at its own residue; queries in front make query i's residue i % stride.
     front = (m - n) % stride
     query = F.pad(query, (0, 0, front, -(n + front) % stride))
@@ -110,7 +115,7 @@ def _by_residue(
     first = (fold_rows(start) - residue) // stride
     last = -((residue - fold_rows(stop)) // stride)
     last = torch.minimum(last, -((residue - m) // stride))  # no padded key
-    out, log_total = banded(fold(query), fold(key), fold(value), first, last, scale)
+    out, log_total = attend(fold(query), fold(key), fold(value), first, last)
 
     def unfold(x: Tensor) -> Tensor:  # (b, h * stride, t, d) -> (b, h, n, d)
         steps = x.reshape(x.shape[0], heads, stride, *x.shape[2:])
