@@ -217,7 +217,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"operator": "flash"},
         ValueError,
-        "operator must be one of topk, banded, sdpa, dense, streamed; got 'flash'",
+        "operator must be one of topk, banded, sdpa, fused, dense, streamed; got 'flash'",
     ),
     (
         {"operator": "sdpa", "similarity": "laplacian"},

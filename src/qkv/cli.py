@@ -91,8 +91,17 @@ def explain(
 
 
 @app.command()
+def warmup() -> None:
+    """Compile all fused kernels ahead, so that no first call has to wait."""
+    from qkv.operators.fused import warmup as compile_all
+
+    with Console().status("compiling") as status:
+        compile_all(lambda kernel: status.update(f"compiling {kernel}"))
+
+
+@app.command()
 def bench(
-    suite: Annotated[str, typer.Argument(help="What to measure: core.")] = "core",
+    suite: Annotated[str, typer.Argument(help="What to measure: core or fused.")] = "core",
     json: Annotated[
         Path | None, typer.Option(help="Write the figures to this file as JSON, too.")
     ] = None,

@@ -42,7 +42,7 @@ def _cost(problem: Problem) -> Cost:
     if isinstance(problem.similarity, (Dot, ScaledDot)):
         reason = "a dot product"
     reason += ", for which PyTorch has a fused kernel"
-    if problem.mask is None or not problem.mask.per_query or _is_plainly_causal(problem):
+    if problem.mask is None or not problem.mask.per_query or is_plainly_causal(problem):
         return Cost(problem.flops, 0, reason)
     size = min(problem.pairs * 4, max(TILE_BYTES, problem.m * 4))
     return Cost(problem.flops, size, f"{reason}; the mask is made {readable(size)} at a time")
@@ -89,7 +89,7 @@ def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: 
     n, mask, total = problem.n, problem.mask, problem.wants_total
     if mask is None or (isinstance(mask, Causal) and n == 1):
         return _kernel(query, key, value, None, False, scale, total)
-    if _is_plainly_causal(problem):
+    if is_plainly_causal(problem):
         return _kernel(query, key, value, None, True, scale, total)
     if not mask.per_query:
         kernel_mask = _kernel_mask(problem, problem.tile(0, n), query.dtype)
@@ -107,7 +107,7 @@ def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: 
     return out, log_total[0].squeeze(-1) if total else None
 
 
-def _is_plainly_causal(problem: Problem) -> bool:
+def is_plainly_causal(problem: Problem) -> bool:
     """Whether the kernel's own causal mode serves; it is aligned to the start, not to the end."""
     return isinstance(problem.mask, Causal) and problem.n == problem.m
 
