@@ -10,7 +10,8 @@ from torch import Tensor
 
 import qkv
 from qkv import dropout
-from qkv.operators import sdpa, streamed
+from qkv.operators import banded, sdpa, streamed
+from qkv.operators.fused import ops as fused_ops
 
 COMPILED = [
     ("dense", "gaussian", None),
@@ -20,6 +21,11 @@ COMPILED = [
     ("sdpa", "cosine", qkv.mask.Window(3, 3)),
     ("streamed", "laplacian", qkv.mask.Lengths([3, 20])),
     ("streamed", qkv.Additive(5, 5, 7), qkv.mask.Causal()),
+    ("fused", qkv.Additive(5, 5, 7), qkv.mask.Window(3, 2)),
+    ("fused", qkv.Gaussian(0.7, learnable=True), torch.randn(23, 23)),
+    ("banded", None, qkv.mask.Window(3, 2)),
+    ("banded", None, qkv.mask.Dilated(2, 3)),
+    ("topk", "laplacian", qkv.mask.TopK(3) & qkv.mask.Causal()),
     (None, lambda query, key: query @ key.mT, qkv.mask.Blocks(4)),
 ]
 
@@ -97,6 +103,22 @@ def test_custom_operators_pass_torchs_own_checks() -> None:
     torch.library.opcheck(dropout.row_keys, (torch.tensor(5), 7))
     keys = torch.arange(14, dtype=torch.int32)
     torch.library.opcheck(dropout.keep, (keys.view(2, 7), keys[:3], 0.4))
+    query, key, value = (torch.randn(2, 3, 7, 5, requires_grad=True) for _ in range(3))
+    start = torch.arange(7).view(1, 1, 7) - 2
+    torch.library.opcheck(banded.banded, (query, key, value, start, start + 4, 0.5))
+
+
+@pytest.mark.parametrize("kind", fused_ops.KINDS)
+def test_fused_operators_pass_torchs_own_checks(kind: str) -> None:
+    query, key, value = (torch.randn(2, 7, 5, requires_grad=True) for _ in range(3))
+    parameter = torch.rand(4 if kind == "gated" else 5, requires_grad=True)
+    if kind == "gated":
+        parameter = parameter[:1].detach().requires_grad_()
+    bias, start = torch.randn(7, 7, requires_grad=True), torch.arange(7) - 2
+    torch.library.opcheck(
+        fused_ops.fused_forward,
+        (query, key, value, parameter, bias, start, start + 4, None, None, kind, 0.0),
+    )
 
 
 def test_the_private_names_of_torch_that_are_used_are_there() -> None:

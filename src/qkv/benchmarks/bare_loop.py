@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -51,7 +52,7 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Callable[[], 
     def run() -> Tensor:
         parts = [
             pool.submit(_scores, e_query, e_key, weight.numpy(), first, last, out.numpy())
-            for first, last in zip(bounds, bounds[1:], strict=False)
+            for first, last in pairwise(bounds)
         ]
         for part in parts:
             part.result()

@@ -68,12 +68,19 @@ def _refusal(problem: Problem) -> str | None:
 
 def answer(problem: Problem, form: DotForm) -> Result:
     """softmax(scale · query keyᵀ) value, Eqs. 8 to 11, by the fused kernel."""
+    if form.key_bias is not None and problem.needs_grad:
+        form = _augmented(form)  # the kernel gives a mask no gradient
     d, d_v, batch = form.query.shape[-1], problem.value.shape[-1], problem.batch
     size = max(d, d_v)
     query, key = four_axes(form.query, batch, size), four_axes(form.key, batch, size)
     # Distances are compared in float32 at least; values then follow.
     value = four_axes(problem.value.to(query.dtype), batch, size)
-    out, log_total = _masked(problem, query, key, value, form.scale)
+    if form.key_bias is not None:
+        bias = four_axes(form.key_bias.unsqueeze(-2), batch, problem.m)
+        total = problem.wants_total
+        out, log_total = _kernel(query, key, value, bias, False, form.scale, total)
+    else:
+        out, log_total = _masked(problem, query, key, value, form.scale)
     if len(batch) != 2:
         out = out.reshape(*batch, problem.n, size)
     if d_v < size:
@@ -83,6 +90,15 @@ def answer(problem: Problem, form: DotForm) -> Result:
         return out, None
     log_total = log_total.reshape(*batch, problem.n)
     return out, log_total if form.offset is None else log_total + form.offset
+
+
+def _augmented(form: DotForm) -> DotForm:
+    """The term for each key as one dimension more: [scale·q, 1]·[k, bias]."""
+    assert form.key_bias is not None
+    ones = torch.ones_like(form.query[..., :1])
+    query = torch.cat([form.query * form.scale, ones], dim=-1)
+    key = torch.cat([form.key, form.key_bias.unsqueeze(-1)], dim=-1)
+    return DotForm(query, key, offset=form.offset)
 
 
 def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Result:

@@ -23,15 +23,16 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 class DotForm(NamedTuple):
-    """A similarity written as a dot product, up to a term that is the same for all keys.
+    """A similarity written as a dot product, with a term for each key and one for each query.
 
-    ``log_score = scale * query @ key.T + offset``. The offset (…, n) does not change the weights,
-    only the total that :class:`qkv.Partial` carries; None stands for 0.
+    ``log_score = scale * query @ key.T + key_bias + offset``. The offset is the same for all keys,
+    so it changes only the total that :class:`qkv.Partial` carries. None stands for 0.
     """
 
     query: Tensor  # (..., n, d)
     key: Tensor  # (..., m, d)
     scale: float = 1.0
+    key_bias: Tensor | None = None  # (..., m)
     offset: Tensor | None = None  # (..., n)
 
 

@@ -164,7 +164,7 @@ def _distance_as_fused(
 def _distance_as_dot(
     query: Tensor, key: Tensor, factor: float, bandwidth: float | Tensor = 1.0
 ) -> DotForm | str:
-    """−factor·‖q − k‖² as [q, 1]·[2·factor·k, −factor·‖k‖²] − factor·‖q‖², both centred first."""
+    """−factor·‖q − k‖² as 2·factor·qᵀk − factor·‖k‖² − factor·‖q‖², both centred first."""
     if not may_look(query, key):
         return "whether a distance may be written as a dot product depends on the keys' spread"
     if key.shape[-2] == 0 or query.numel() == 0:
@@ -178,9 +178,10 @@ def _distance_as_dot(
             f"the data spread over {spread**0.5:.3g} bandwidths, where a distance written as a "
             f"dot product would lose digits (limit {SAFE_SPREAD**0.5:.0f})"
         )
-    ones = torch.ones_like(query[..., :1])
     return DotForm(
-        query=torch.cat([query, ones], dim=-1),
-        key=torch.cat([2 * factor * key, -factor * key_norm.unsqueeze(-1)], dim=-1),
+        query,
+        key,
+        scale=2 * factor,
+        key_bias=-factor * key_norm,
         offset=-factor * query_norm,
     )

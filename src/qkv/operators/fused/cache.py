@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -50,7 +51,10 @@ def _usable(directory: Path) -> bool:
         status = directory.stat()
     except OSError:
         return False
-    return not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    if not hasattr(os, "getuid"):
+        return True
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == os.getuid() and not shared
 
 
 @cache
