@@ -28,6 +28,7 @@ types: .venv/installed-all
 	$(BIN)/mypy
 
 check: .venv/installed-all
+	$(BIN)/qkv warmup
 	$(BIN)/pytest -n 2
 
 docs: .venv/installed-all

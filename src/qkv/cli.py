@@ -96,7 +96,7 @@ def warmup() -> None:
     from qkv.operators.fused import warmup as compile_all
 
     with Console().status("compiling") as status:
-        compile_all(lambda kernel: status.update(f"compiling {kernel}"))
+        compile_all(lambda kernel: status.update(f"compiled {kernel}"))
 
 
 @app.command()

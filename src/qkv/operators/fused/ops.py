@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -295,14 +294,3 @@ def attend(
         query, key, value, parameter, bias, start, stop, mask, row_key if rate else None, kind, rate
     )
     return answer, log_total
-
-
-def warmup(progress: Callable[[str], None] | None = None) -> None:
-    """Compile every kernel, or load it from disk, ahead of its first use."""
-    for kind in KINDS:
-        for dtype in (torch.float32, torch.float64):
-            if progress is not None:
-                progress(f"{kind}, {str(dtype).removeprefix('torch.')}")
-            tensors = [torch.zeros(1, 2, dtype=dtype, requires_grad=True) for _ in range(3)]
-            parameter = torch.ones(2, dtype=dtype)
-            attend(kind, *tensors, parameter=parameter)[0].sum().backward()
