@@ -11,6 +11,6 @@ from sybil.parsers.rest import DocTestParser
 _doctest = DocTestParser(optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)
 
 _documents = Sybil(parsers=[MarkdownBlocks()], patterns=["*.md"], excludes=[".venv/**"])
-_docstrings = Sybil(parsers=[_doctest], patterns=["src/**/*.py"])
+_docstrings = Sybil(parsers=[_doctest], path="src", patterns=["*.py"])
 
 pytest_collect_file = (_documents + _docstrings).pytest()

@@ -158,7 +158,7 @@ def explain(
     >>> import torch, qkv
     >>> query = torch.randn(4096, 64)
     >>> print(qkv.explain(query, query, query, mask=qkv.mask.TopK(8)).operator)
-    streamed
+    topk
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
     return plan.explain(quarantine(pose(q, k, v, similarity, mask, dropout)).problem)
