@@ -9,6 +9,8 @@ import torch
 #: Tensors made for one tile stay below this, so that they live in the processor's caches.
 TILE_BYTES = 4 * 2**20
 
+_PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
 
 def budget(device: torch.device) -> int:
     """Half of the memory of `device`, in bytes; QKV_MEMORY_BUDGET (in bytes) overrules it."""
@@ -19,7 +21,7 @@ def budget(device: torch.device) -> int:
         return int(chosen)
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory) // 2
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return _PHYSICAL // 2
 
 
 def readable(count: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -72,6 +73,10 @@ def inputs(options: dict[str, Any], n: int, m: int, dtype: torch.dtype) -> tuple
     return query, key, value
 
 
+def _named(case: str, message: str) -> str:
+    return f"{case}: {message}"
+
+
 @every_layer
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask:UserWarning")
@@ -101,9 +106,7 @@ def test_answers_weights_and_gradients_agree(options: dict[str, Any], mask: str)
             results.append((answer, weights, *grads))
         case = f"{pad=}, {need_weights=}, {batch_first=}, {training=}"
         for expected, got in zip(*results, strict=True):
-            torch.testing.assert_close(
-                got, expected, rtol=0, atol=1e-12, msg=lambda m: f"{case}: {m}"
-            )
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-12, msg=partial(_named, case))
 
 
 @pytest.mark.parametrize("need_weights", [True, False])

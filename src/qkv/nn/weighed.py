@@ -16,7 +16,6 @@ from qkv.quarantine import quarantine
 from qkv.similarity import Bilinear, Cosine, Dot, ScaledDot, SimilarityLike
 from qkv.similarity.base import widen
 
-
 #: Similarities whose scores are a matrix product, made for us and free to be written over.
 _PRODUCTS = (Dot, ScaledDot, Cosine, Bilinear)
 

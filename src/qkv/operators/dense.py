@@ -61,7 +61,7 @@ def weigh(problem: Problem, log_scores: Tensor, bias: Tensor | None, start: int 
 def admit(
     problem: Problem, log_scores: Tensor, bias: Tensor | None, start: int = 0
 ) -> tuple[Tensor, Tensor | None, bool]:
-    """What :func:`normalize` asks for: biased scores, who may attend, whether a row may be empty."""
+    """What `normalize` asks for: biased scores, who may attend, whether a row may be empty."""
     allowed = None
     if bias is not None:
         log_scores = log_scores + bias.to(log_scores.dtype)
