@@ -63,8 +63,6 @@ def test_a_window_and_another_similarity(batch: dict[str, Tensor]) -> None:
     torch.testing.assert_close(everything[kept], whole[kept], rtol=0, atol=1e-4)
     assert not torch.allclose(window[kept], whole[kept], atol=1e-2)
     assert not torch.allclose(cosine[kept], whole[kept], atol=1e-2)
-    # Under the window a token far away has no influence through one layer of attention.
-    assert window.isfinite().all()
 
 
 def llama(implementation: str) -> Any:

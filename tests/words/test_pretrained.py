@@ -50,8 +50,7 @@ def test_it_knows_which_sentences_mean_the_same() -> None:
         hidden = minilm()(tokens, qkv.mask.Lengths(kept.sum(-1)))  # (3, n, 384)
     meaning = (hidden * kept.unsqueeze(-1)).sum(1) / kept.sum(-1, keepdim=True)
     alike = torch.cosine_similarity(meaning.unsqueeze(1), meaning, dim=-1)
-    assert alike[0, 1] > 0.5
-    assert alike[0, 2] < 0.2
+    assert alike[0, 1] > alike[0, 2] + 0.3
 
 
 @with_minilm

@@ -1,1 +1,68 @@
-"""Speed and memory, as ratios to peers measured in the same run."""
+"""Speed and memory against peers: figures that depend on the machine, so ratios within one run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+#: Each is a module here with measure() -> Iterator[Figure].
+SUITES = ["core"]
+
+
+class Figure(NamedTuple):
+    """One measured line: what was done, what came out, and what was wanted."""
+
+    work: str
+    measured: float
+    unit: str
+    limit: str  # "≤ 1.05", or "" where nothing is wanted
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        if not self.limit:
+            return None
+        sign, bound = self.limit.split()
+        wanted = float(bound)
+        return self.measured <= wanted if sign == "≤" else self.measured >= wanted
+
+
+def run(suite: str, console: Console, json_file: Path | None) -> None:
+    """Measure a suite, show each figure as it comes, and write them down if wanted."""
+    if suite not in SUITES:
+        raise ValueError(f"a benchmark must be one of {', '.join(SUITES)}; got {suite!r}")
+    import torch
+
+    machine = f"{_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    figures: list[Figure] = []
+    measure: Iterator[Figure] = importlib.import_module(f"qkv.benchmarks.{suite}").measure()
+    with console.status(f"qkv bench {suite}") as status:
+        for figure in measure:
+            figures.append(figure)
+            status.update(f"{len(figures)} measured; last: {figure.work}")
+    table = Table("work", "measured", "wanted", "", title=f"{suite} — {machine}")
+    for figure in figures:
+        mark = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[figure.met]
+        measured = f"{figure.measured:.3g} {figure.unit}"
+        table.add_row(figure.work, measured, figure.limit, f"{mark} {figure.note}".strip())
+    console.print(table)
+    if json_file is not None:
+        rows = [{**figure._asdict(), "met": figure.met} for figure in figures]
+        text = json.dumps({"suite": suite, "machine": machine, "figures": rows}, indent=1)
+        json_file.write_text(text + "\n", encoding="utf-8")
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -6,6 +6,7 @@ from qkv.nn.cache import KVCache as KVCache
 from qkv.nn.encoder import Embedding as Embedding
 from qkv.nn.encoder import Encoder as Encoder
 from qkv.nn.encoder import EncoderLayer as EncoderLayer
+from qkv.nn.heads import HeadSimilarity as HeadSimilarity
 from qkv.nn.multihead import MultiheadAttention as MultiheadAttention
 from qkv.nn.positions import Learned as Learned
 from qkv.nn.positions import Rotary as Rotary
