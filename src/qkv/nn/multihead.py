@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import pooling
-from qkv.mask import Mask, MaskLike, Tile, as_mask
+from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
 from qkv.nn.cache import KVCache, prepare
 from qkv.nn.heads import HeadSimilarity, PerHead, ask, for_heads, reset_parameters
 from qkv.nn.positions import Rotary
@@ -171,7 +171,8 @@ class MultiheadAttention(nn.Module):
             key_padding_mask = key_padding_mask.unsqueeze(0)
         whole = both(
             from_torch(attn_mask, key_padding_mask, is_causal, batch, n, m),
-            self.mask,
+            # To a single query, the last, Causal says nothing; to decode goes without it.
+            None if n == 1 and isinstance(self.mask, Causal) else self.mask,
             None if mask is None else as_mask(mask),
         )
         k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
