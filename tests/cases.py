@@ -187,6 +187,17 @@ MASKS = [
         lambda b, i, j, n, m: j <= _at(i, n, m) and j < LENGTHS[b],
     ),
     MaskCase(
+        "dilated-causal-lengths",
+        lambda n, m: mask.Dilated(1, 3) & mask.Causal() & mask.Lengths(LENGTHS),
+        lambda b, i, j, n, m: j - _at(i, n, m) in (0, -3) and j < LENGTHS[b],
+    ),
+    MaskCase(
+        "top-floating",
+        lambda n, m: _floating(n, m) & mask.TopK(2),
+        bias=lambda made: lambda i, j: made.left.tensor[i][j].item(),
+        top=2,
+    ),
+    MaskCase(
         "window-or-blocks",
         lambda n, m: mask.Window(0, 1) | mask.Blocks(4),
         lambda b, i, j, n, m: 0 <= j - _at(i, n, m) <= 1 or _at(i, n, m) // 4 == j // 4,

@@ -17,10 +17,29 @@ def _sdpa(case: Case, mask: MaskCase) -> bool:
     return case.name in DOT_PRODUCTS or (case.name in DISTANCES and mask.name == "none")
 
 
+def _banded(case: Case, mask: MaskCase) -> bool:
+    runs = {"causal", "window", "blocks", "dilated", "causal-lengths", "dilated-causal-lengths"}
+    return case.name in DOT_PRODUCTS and mask.name in runs
+
+
+KERNELS = {"gaussian", "laplacian", "boxcar", "triangular", "epanechnikov"}
+
+
+def _fused(case: Case, mask: MaskCase) -> bool:
+    """No fused kernel for dot products and look-ups; no mask that ranks or is two runs at once."""
+    kind = case.name.split("-")[0]
+    if mask.top is not None or mask.name == "window-or-blocks":
+        return False
+    return kind in {"additive", "gated", "euclidean", *KERNELS}
+
+
 SERVES: dict[str, Callable[[Case, MaskCase], bool]] = {
     "dense": lambda case, mask: True,
     "streamed": lambda case, mask: True,
     "sdpa": _sdpa,
+    "banded": _banded,
+    "fused": _fused,
+    "topk": lambda case, mask: mask.top is not None,
 }
 
 
@@ -44,4 +63,13 @@ every_similarity = pytest.mark.parametrize(
         if serves(case, MASKS[0])
     ],
 )
-every_operator = pytest.mark.parametrize("operator", SERVES)
+
+
+def masks_served(case: Case) -> list[object]:
+    """Every operator × mask under which it serves `case`, as pytest parameters."""
+    return [
+        pytest.param(operator, mask, id=f"{operator}-{mask.name}")
+        for operator, serves in SERVES.items()
+        for mask in MASKS
+        if serves(case, mask)
+    ]

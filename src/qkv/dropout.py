@@ -26,34 +26,57 @@ class Dropout(NamedTuple):
     def narrow(self, axis: int, start: int, stop: int) -> Dropout:
         return Dropout(self.rate, self.row_keys.narrow(axis, start, stop - start))
 
-    def apply(self, weights: Tensor, start: int) -> Tensor:
-        """Drop from the weights (*batch, rows, m) of the queries from `start` on."""
+    def apply(self, weights: Tensor, start: int, keys: Tensor | None = None) -> Tensor:
+        """Drop from the weights (*batch, rows, m) of the queries from `start` on.
+
+        `keys`, int32 and broadcastable to the weights, says whose weights they are; None: of all
+        keys in turn.
+        """
         rows = self.row_keys[..., start : start + weights.shape[-2]]
-        kept = keep(rows, weights.shape[-1], self.rate)
+        if keys is None:
+            keys = torch.arange(weights.shape[-1], dtype=torch.int32, device=weights.device)
+        kept = keep(rows, keys, self.rate)
         return torch.where(kept, weights / (1.0 - self.rate), 0.0)
 
 
 def draw(rate: float, batch: tuple[int, ...], n: int, device: torch.device) -> Dropout:
     """A new dropout, its seed taken from torch's generator."""
     seed = torch.randint(-(2**62), 2**62, (), dtype=torch.int64, device=device)
-    rows = torch.arange(math.prod(batch) * n, device=device)
-    # SplitMix64: neighbouring rows get unrelated hashes.
-    x = seed + (rows + 1) * _ROW_STEP
+    return Dropout(rate, row_keys(seed, math.prod(batch) * n).reshape(*batch, n))
+
+
+# The hashes are custom operators because they live on integer overflow, which torch.compile does
+# not honour: it takes products of positions for addresses.
+
+
+@torch.library.custom_op("qkv::dropout_row_keys", mutates_args=())
+def row_keys(seed: Tensor, count: int) -> Tensor:
+    """A hash for each of `count` rows, int32: SplitMix64, so that neighbours are unrelated."""
+    x = seed + torch.arange(1, count + 1, device=seed.device) * _ROW_STEP
     x = (x ^ _shift(x, 30, 64)) * -4658895280553007687  # 0xBF58476D1CE4E5B9
     x = (x ^ _shift(x, 27, 64)) * -7723592293110705685  # 0x94D049BB133111EB
     x = x ^ _shift(x, 31, 64)
-    return Dropout(rate, x.to(torch.int32).reshape(*batch, n))
+    return x.to(torch.int32)
 
 
-def keep(row_keys: Tensor, m: int, rate: float) -> Tensor:
-    """Which of the m keys each row keeps, (…, n, m), boolean."""
-    keys = torch.arange(m, dtype=torch.int32, device=row_keys.device)
-    # The finaliser of MurmurHash3 over row ^ key.
+@row_keys.register_fake
+def _(seed: Tensor, count: int) -> Tensor:
+    return seed.new_empty(count, dtype=torch.int32)
+
+
+@torch.library.custom_op("qkv::dropout_keep", mutates_args=())
+def keep(row_keys: Tensor, keys: Tensor, rate: float) -> Tensor:
+    """Which of its keys (…, n, m) each row (…, n) keeps, boolean: MurmurHash3's finaliser."""
     x = row_keys.unsqueeze(-1) ^ (keys * _KEY_STEP)
     x = (x ^ _shift(x, 16, 32)) * -2048144789  # 0x85EBCA6B
     x = (x ^ _shift(x, 13, 32)) * -1028477387  # 0xC2B2AE35
     x = x ^ _shift(x, 16, 32)
     return _shift(x, 8, 32) >= round(rate * 2**24)
+
+
+@keep.register_fake
+def _(row_keys: Tensor, keys: Tensor, rate: float) -> Tensor:
+    return torch.empty_like(row_keys.unsqueeze(-1) ^ keys, dtype=torch.bool)
 
 
 def _shift(x: Tensor, bits: int, width: int) -> Tensor:

@@ -31,11 +31,44 @@ class Tile(NamedTuple):
     batch: tuple[int, ...]
     device: torch.device
 
+    def positions(self) -> Tensor:
+        """Where each query stands among the keys, (stop − start,)."""
+        return torch.arange(self.start, self.stop, device=self.device) + (self.m - self.n)
+
     def distances(self) -> Tensor:
         """Key position minus query position, (stop − start, m)."""
-        keys = torch.arange(self.m, device=self.device)
-        queries = torch.arange(self.start, self.stop, device=self.device) + (self.m - self.n)
-        return keys - queries.unsqueeze(-1)
+        return torch.arange(self.m, device=self.device) - self.positions().unsqueeze(-1)
+
+
+class Runs(NamedTuple):
+    """Keys that lie in one run for each query: start, start + stride, … below stop."""
+
+    start: Tensor  # (..., n), whole numbers; may lie outside of the keys
+    stop: Tensor  # (..., n)
+    stride: int = 1
+
+    def share(self, m: int) -> float:
+        """The share of all pairs that is in the runs."""
+        counts = (self.stop.clamp(max=m) - self.start.clamp(min=0)).clamp(min=0)
+        return counts.double().mean().item() / self.stride / m
+
+    def intersect(self, other: Runs) -> Runs | None:
+        """The keys in both; None where both have a stride of their own."""
+        if self.stride > 1 and other.stride > 1:
+            return None
+        if other.stride > 1:
+            self, other = other, self
+        # The later start, moved up to the next key of the run that has a stride.
+        late = torch.maximum(self.start, other.start)
+        start = late + (self.start - late) % self.stride
+        return Runs(start, torch.minimum(self.stop, other.stop), self.stride)
+
+
+class Parts(NamedTuple):
+    """A mask as one run of keys for each query and a boolean tensor; None: no limit."""
+
+    runs: Runs | None
+    allowed: Tensor | None
 
 
 class Mask:
@@ -57,6 +90,20 @@ class Mask:
         """Narrow `universe` (None: every key) to what this mask allows there."""
         allowed = self.allowed(tile)
         return allowed if universe is None else universe & allowed
+
+    def runs(self, tile: Tile) -> Runs | None:
+        """What may be attended to as one run of keys for each query; None where it is none."""
+        return None
+
+    def parts(self, tile: Tile) -> Parts | None:
+        """What may be attended to as runs and a tensor, whichever it is made of; None where it
+        is made of neither."""
+        runs = self.runs(tile)
+        return None if runs is None else Parts(runs, None)
+
+    def best_of(self) -> tuple[int, Mask | None] | None:
+        """(k, rest) where this mask is the k best of what `rest` allows; None where it is not."""
+        return None
 
     def bias(self) -> Tensor | None:
         """What is added to the scores, broadcastable to (*batch, n, m)."""
@@ -94,6 +141,10 @@ class Causal(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return tile.distances() <= 0
 
+    def runs(self, tile: Tile) -> Runs:
+        positions = tile.positions()
+        return Runs(torch.zeros_like(positions), positions + 1)
+
     def __repr__(self) -> str:
         return "Causal()"
 
@@ -109,6 +160,10 @@ class Window(Mask):
         distance = tile.distances()
         return (distance >= -self.before) & (distance <= self.after)
 
+    def runs(self, tile: Tile) -> Runs:
+        positions = tile.positions()
+        return Runs(positions - self.before, positions + self.after + 1)
+
     def __repr__(self) -> str:
         return f"Window({self.before}, {self.after})"
 
@@ -121,8 +176,11 @@ class Blocks(Mask):
 
     def allowed(self, tile: Tile) -> Tensor:
         keys = torch.arange(tile.m, device=tile.device) // self.size
-        queries = torch.arange(tile.start, tile.stop, device=tile.device) + (tile.m - tile.n)
-        return keys == queries.unsqueeze(-1).div(self.size, rounding_mode="floor")
+        return keys == (tile.positions() // self.size).unsqueeze(-1)
+
+    def runs(self, tile: Tile) -> Runs:
+        first = tile.positions() // self.size * self.size
+        return Runs(first, first + self.size)
 
     def __repr__(self) -> str:
         return f"Blocks({self.size})"
@@ -138,6 +196,10 @@ class Dilated(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         distance = tile.distances()
         return (distance.abs() <= self.window * self.stride) & (distance % self.stride == 0)
+
+    def runs(self, tile: Tile) -> Runs:
+        positions, reach = tile.positions(), self.window * self.stride
+        return Runs(positions - reach, positions + reach + 1, self.stride)
 
     def __repr__(self) -> str:
         return f"Dilated({self.window}, {self.stride})"
@@ -168,10 +230,17 @@ class Lengths(Mask):
             )
 
     def allowed(self, tile: Tile) -> Tensor:
-        missing = len(tile.batch) - self.lengths.ndim
-        lengths = self.lengths.reshape(*self.lengths.shape, *([1] * missing), 1, 1)
         keys = torch.arange(tile.m, device=tile.device)
-        return keys < lengths.to(tile.device)  # (*batch, 1, m)
+        return keys < self._for_rows(tile).unsqueeze(-1)  # (*batch, 1, m)
+
+    def runs(self, tile: Tile) -> Runs:
+        stop = self._for_rows(tile).expand(*tile.batch, tile.stop - tile.start)
+        return Runs(torch.zeros_like(stop), stop)
+
+    def _for_rows(self, tile: Tile) -> Tensor:
+        missing = len(tile.batch) - self.lengths.ndim
+        lengths = self.lengths.reshape(*self.lengths.shape, *([1] * missing), 1)
+        return lengths.to(tile.device)  # (*batch, 1)
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         if axis < self.lengths.ndim and self.lengths.shape[axis] > 1:
@@ -209,6 +278,9 @@ class TopK(Mask):
         best = best.scatter(-1, ranking[..., : self.k], True)
         return best if universe is None else universe & best
 
+    def best_of(self) -> tuple[int, Mask | None]:
+        return self.k, None
+
     def __repr__(self) -> str:
         return f"TopK({self.k})"
 
@@ -225,6 +297,9 @@ class Allowed(Mask):
 
     def allowed(self, tile: Tile) -> Tensor:
         return _rows(self.tensor, tile)
+
+    def parts(self, tile: Tile) -> Parts:
+        return Parts(None, self.allowed(tile))
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         return Allowed(_narrow(self.tensor, axis, start, stop, batch))
@@ -251,6 +326,9 @@ class Bias(Mask):
 
     def allowed(self, tile: Tile) -> Tensor:
         return _rows(self.tensor, tile) != -torch.inf
+
+    def parts(self, tile: Tile) -> Parts:
+        return Parts(None, None)  # it limits through what it adds
 
     def bias(self) -> Tensor | None:
         return self.tensor
@@ -304,6 +382,31 @@ class And(_Pair):
         if first.needs_scores:
             first, last = last, first
         return last.within(first.within(universe, tile, log_scores), tile, log_scores)
+
+    def runs(self, tile: Tile) -> Runs | None:
+        left, right = self.left.runs(tile), self.right.runs(tile)
+        return None if left is None or right is None else left.intersect(right)
+
+    def parts(self, tile: Tile) -> Parts | None:
+        left, right = self.left.parts(tile), self.right.parts(tile)
+        if left is None or right is None:
+            return None
+        runs = left.runs or right.runs
+        if left.runs is not None and right.runs is not None:
+            runs = left.runs.intersect(right.runs)
+            if runs is None:
+                return None
+        if left.allowed is None or right.allowed is None:
+            return Parts(runs, right.allowed if left.allowed is None else left.allowed)
+        return Parts(runs, left.allowed & right.allowed)
+
+    def best_of(self) -> tuple[int, Mask | None] | None:
+        for ranking, other in ((self.left, self.right), (self.right, self.left)):
+            found = ranking.best_of()
+            if found is not None and not other.needs_scores:
+                k, rest = found
+                return k, other if rest is None else And(rest, other)
+        return None
 
     def bias(self) -> Tensor | None:
         left, right = self.left.bias(), self.right.bias()

@@ -4,18 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from qkv.memory import TILE_BYTES, readable
-from qkv.operators import dense, sdpa, streamed
+from qkv.operators import banded, dense, fused, sdpa, streamed, topk
 from qkv.operators.base import Offer, Result
 from qkv.problem import Problem
+from qkv.similarity import Euclidean, Kernel
 
 #: Every operator, the most preferred first.
 OPERATORS: dict[str, Callable[[Problem], Offer | str]] = {
+    "topk": topk.offer,
+    "banded": banded.offer,
     "sdpa": sdpa.offer,
+    "fused": fused.offer,
     "dense": dense.offer,
     "streamed": streamed.offer,
 }
+
+
+class Crossover(NamedTuple):
+    """Where an operator that can serve is also the better choice, and why not elsewhere."""
+
+    operator: str
+    favours: Callable[[Problem], bool]
+    otherwise: str
+
+
+def _work(problem: Problem) -> int:
+    return problem.pairs * (problem.dim + problem.value.shape[-1])
+
+
+def _is_distance(problem: Problem) -> bool:
+    return isinstance(problem.similarity, (Kernel, Euclidean))
+
+
+#: Where one operator overtakes another; `qkv bench fused` measures both sides of each.
+CROSSOVERS = (
+    Crossover(
+        "topk",
+        lambda problem: problem.n * problem.m >= 2**14,
+        "for fewer than 16,384 pairs ranking all scores at once is quicker",
+    ),
+    Crossover(
+        "banded",
+        lambda problem: problem.n >= 512,
+        "for fewer than 512 queries one call with a mask is quicker",
+    ),
+    Crossover(
+        "banded",
+        lambda problem: not sdpa.is_plainly_causal(problem),
+        "PyTorch's kernel skips what lies ahead by itself",
+    ),
+    Crossover(
+        "sdpa",
+        lambda problem: (
+            not _is_distance(problem) or problem.dim >= 32 or problem.query.device.type != "cpu"
+        ),
+        "in fewer than 32 dimensions the fused kernel of a distance is quicker",
+    ),
+    Crossover(
+        "fused",
+        lambda problem: _work(problem) >= 2**16,
+        "for so little work a kernel is not worth loading",
+    ),
+    Crossover(
+        "dense",
+        lambda problem: dense.bytes_needed(problem) <= TILE_BYTES,
+        f"more than {readable(TILE_BYTES)} at once; tiles are kinder to the caches",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +114,7 @@ def choose(problem: Problem, operator: str | None = None) -> Offer:
         return _forced(problem, operator)
     for name, ask in OPERATORS.items():
         offer = ask(problem)
-        if not isinstance(offer, str) and _not_preferred(name, offer) is None:
+        if not isinstance(offer, str) and _not_preferred(name, problem) is None:
             return offer
     raise AssertionError("streamed serves everything")
 
@@ -67,7 +125,7 @@ def explain(problem: Problem) -> Plan:
     rejected: dict[str, str] = {}
     for name, ask in OPERATORS.items():
         offer = ask(problem)
-        refusal = offer if isinstance(offer, str) else _not_preferred(name, offer)
+        refusal = offer if isinstance(offer, str) else _not_preferred(name, problem)
         if refusal is not None:
             rejected[name] = refusal
         elif chosen is not None:
@@ -90,10 +148,11 @@ def explain(problem: Problem) -> Plan:
     )
 
 
-def _not_preferred(name: str, offer: Offer) -> str | None:
-    """Why an operator that could serve is not preferred."""
-    if name == "dense" and (size := offer.cost().bytes) > TILE_BYTES:
-        return f"it would hold {readable(size)} at once; tiles are kinder to the caches"
+def _not_preferred(name: str, problem: Problem) -> str | None:
+    """Why an operator that could serve is not the better choice."""
+    for crossover in CROSSOVERS:
+        if crossover.operator == name and not crossover.favours(problem):
+            return crossover.otherwise
     return None
 
 

@@ -17,14 +17,11 @@ from torch import Tensor
 from qkv.looking import may_look
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
-from qkv.normalize import normalize
 from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
 from qkv.operators.tiles import in_tiles
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
-
-#: The kernel itself. Its name is private, but only it gives the total; a test guards it.
-FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
 
 def offer(problem: Problem) -> Offer | str:
@@ -45,7 +42,7 @@ def _cost(problem: Problem) -> Cost:
     if isinstance(problem.similarity, (Dot, ScaledDot)):
         reason = "a dot product"
     reason += ", for which PyTorch has a fused kernel"
-    if problem.mask is None or not problem.mask.per_query:
+    if problem.mask is None or not problem.mask.per_query or is_plainly_causal(problem):
         return Cost(problem.flops, 0, reason)
     size = min(problem.pairs * 4, max(TILE_BYTES, problem.m * 4))
     return Cost(problem.flops, size, f"{reason}; the mask is made {readable(size)} at a time")
@@ -73,9 +70,9 @@ def answer(problem: Problem, form: DotForm) -> Result:
     """softmax(scale · query keyᵀ) value, Eqs. 8 to 11, by the fused kernel."""
     d, d_v, batch = form.query.shape[-1], problem.value.shape[-1], problem.batch
     size = max(d, d_v)
-    query, key = _four_axes(form.query, batch, size), _four_axes(form.key, batch, size)
+    query, key = four_axes(form.query, batch, size), four_axes(form.key, batch, size)
     # Distances are compared in float32 at least; values then follow.
-    value = _four_axes(problem.value.to(query.dtype), batch, size)
+    value = four_axes(problem.value.to(query.dtype), batch, size)
     out, log_total = _masked(problem, query, key, value, form.scale)
     if len(batch) != 2:
         out = out.reshape(*batch, problem.n, size)
@@ -89,10 +86,10 @@ def answer(problem: Problem, form: DotForm) -> Result:
 
 
 def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Result:
-    n, m, mask, total = problem.n, problem.m, problem.mask, problem.wants_total
+    n, mask, total = problem.n, problem.mask, problem.wants_total
     if mask is None or (isinstance(mask, Causal) and n == 1):
         return _kernel(query, key, value, None, False, scale, total)
-    if isinstance(mask, Causal) and n == m:
+    if is_plainly_causal(problem):
         return _kernel(query, key, value, None, True, scale, total)
     if not mask.per_query:
         kernel_mask = _kernel_mask(problem, problem.tile(0, n), query.dtype)
@@ -108,6 +105,11 @@ def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: 
     # A mask of all queries at once would be as large as the weights, so it is made in tiles.
     out, *log_total = in_tiles(rows, [query], [key, value], _rows_at_once(problem))
     return out, log_total[0].squeeze(-1) if total else None
+
+
+def is_plainly_causal(problem: Problem) -> bool:
+    """Whether the kernel's own causal mode serves; it is aligned to the start, not to the end."""
+    return isinstance(problem.mask, Causal) and problem.n == problem.m
 
 
 def _rows_at_once(problem: Problem) -> int:
@@ -128,24 +130,7 @@ def _kernel_mask(problem: Problem, tile: Tile, dtype: torch.dtype) -> Tensor:
         mask = torch.where(mask, bias.to(dtype), -torch.inf)
     if mask.ndim == 2:
         return mask
-    return _four_axes(mask, problem.batch, mask.shape[-1])
-
-
-def _four_axes(tensor: Tensor, batch: tuple[int, ...], size: int) -> Tensor:
-    """(…, rows, dim) -> (batch, heads, rows, size), padded with zeros, without a copy if it can."""
-    rows, dim = tensor.shape[-2:]
-    if dim < size:
-        tensor = F.pad(tensor, (0, size - dim))
-    elif tensor.stride(-1) != 1 and dim > 1:
-        tensor = tensor.contiguous()
-    if len(batch) == 2:
-        return (
-            tensor
-            if tensor.ndim == 4 and tensor.shape[:2] == batch
-            else tensor.expand(*batch, rows, size)
-        )
-    tensor = tensor.expand(*batch, rows, size)
-    return tensor.reshape(1, math.prod(batch), rows, size)
+    return four_axes(mask, problem.batch, mask.shape[-1])
 
 
 def _kernel(
@@ -205,12 +190,13 @@ class _TwiceDifferentiable(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, key, value, mask, out, log_total = ctx.saved_tensors
         if torch.is_grad_enabled():
-            plain = _plain(query, key, value, mask, ctx.causal, ctx.scale)
+            plain = plain_attention(query, key, value, mask, ctx.causal, ctx.scale)
             wanted = [x for x in (query, key, value) if x.requires_grad]
             found = iter(torch.autograd.grad(plain, wanted, grad, create_graph=True))
             grads = tuple(next(found) if x.requires_grad else None for x in (query, key, value))
         else:
-            grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            assert FLASH_BACKWARD is not None
+            grads = FLASH_BACKWARD(
                 grad,
                 query,
                 key,
@@ -223,14 +209,3 @@ class _TwiceDifferentiable(torch.autograd.Function):
                 scale=ctx.scale,
             )
         return (*grads, None, None, None)
-
-
-def _plain(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
-) -> Tensor:
-    scores = scale * query @ key.mT
-    if mask is not None:
-        scores = scores + mask
-    allowed = torch.ones_like(scores, dtype=torch.bool).tril() if causal else None
-    weights, _ = normalize(scores, allowed, may_be_empty=mask is not None)
-    return weights @ value

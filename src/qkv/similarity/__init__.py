@@ -63,3 +63,14 @@ def as_similarity(similarity: SimilarityLike) -> Similarity:
         "similarity must be a qkv.Similarity, a name or a callable (query, key) -> scores; "
         f"got {type(similarity).__name__}"
     )
+
+
+def learned(name: str, query_dim: int, key_dim: int, hidden_dim: int) -> Similarity | None:
+    """A new similarity with parameters, by name; None where `name` is none of these."""
+    if name == "additive":
+        return Additive(query_dim, key_dim, hidden_dim)
+    if name == "bilinear":
+        return Bilinear(query_dim, key_dim)
+    if name == "gated":
+        return Gated(query_dim, key_dim)
+    return None

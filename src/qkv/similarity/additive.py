@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from qkv.similarity.base import Similarity, widen
+from qkv.similarity.base import FusedForm, Similarity, widen
 from qkv.similarity.dot import check_sizes
 
 
@@ -37,6 +37,10 @@ class Additive(Similarity):
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         hidden = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3))  # (..., n, m, h)
         return hidden @ self.weight.to(hidden.dtype)
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
+        query, key = self.prepare(query, key)
+        return FusedForm("additive", query, key, self.weight.to(query.dtype))
 
     def pair_width(self, dim: int) -> int:
         return self.weight.numel()

@@ -35,6 +35,15 @@ class DotForm(NamedTuple):
     offset: Tensor | None = None  # (..., n)
 
 
+class FusedForm(NamedTuple):
+    """A similarity as a fused kernel takes it: what is left to do for each pair."""
+
+    kind: str
+    query: Tensor  # (..., n, p)
+    key: Tensor  # (..., m, p)
+    parameter: Tensor  # (...,): what the kind needs beside the tokens
+
+
 class Similarity(nn.Module):
     """Scores of queries against keys; subclasses write :meth:`score` and little else.
 
@@ -77,6 +86,18 @@ class Similarity(nn.Module):
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm | str:
         """This similarity as a dot product, or one clause saying why it is none."""
         return f"{type(self).__name__} is not a dot product"
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
+        """This similarity as a fused kernel takes it, or one clause saying why there is none."""
+        return f"{type(self).__name__} has no fused kernel"
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """A subclass with a formula of its own does not inherit the shortcuts of another."""
+        super().__init_subclass__(**options)
+        if cls.__dict__.keys() & {"prepare", "score", "log_score", "profile", "forward"}:
+            for shortcut in ("as_dot", "as_fused"):
+                if shortcut not in cls.__dict__:
+                    setattr(cls, shortcut, getattr(Similarity, shortcut))
 
     def pair_width(self, dim: int) -> int:
         """How many numbers :meth:`score` holds at once for a pair of tokens of size `dim`."""

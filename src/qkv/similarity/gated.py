@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from qkv.similarity.base import Similarity, widen
+from qkv.similarity.base import FusedForm, Similarity, widen
 from qkv.similarity.dot import Dot, check_sizes
 
 
@@ -44,6 +44,14 @@ class Gated(Similarity):
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         gate = torch.sigmoid(query[..., -1:] + key[..., -1:].mT)  # (..., n, m)
         return gate * self.base.score(query[..., :-1], key[..., :-1])
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
+        form = self.base.as_dot(query, key)
+        if isinstance(form, str) or form.offset is not None:
+            return f"the gate's base, {type(self.base).__name__}, is not a dot product"
+        gated_query = torch.cat([widen(form.query), widen(self.query_gate(query))], dim=-1)
+        gated_key = torch.cat([widen(form.key), widen(self.key_gate(key))], dim=-1)
+        return FusedForm("gated", gated_query, gated_key, gated_query.new_tensor([form.scale]))
 
     def pair_width(self, dim: int) -> int:
         return 1 + self.base.pair_width(dim)

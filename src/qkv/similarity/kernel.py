@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.looking import may_look
-from qkv.similarity.base import DotForm, Similarity, widen
+from qkv.similarity.base import DotForm, FusedForm, Similarity, widen
 from qkv.similarity.positive import Positive
 
 #: A squared distance written as a dot product loses eps · (spread / bandwidth)² of each score.
@@ -30,6 +30,9 @@ class Euclidean(Similarity):
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm | str:
         return _distance_as_dot(widen(query), widen(key), factor=1.0)
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
+        return _distance_as_fused("euclidean", widen(query), widen(key))
 
     def pair_width(self, dim: int) -> int:
         return dim
@@ -81,6 +84,9 @@ class Gaussian(Kernel):
         query, key = widen(query), widen(key)
         return _distance_as_dot(query, key, factor=0.5, bandwidth=self.bandwidth(key))
 
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
+        return _distance_as_fused("gaussian", widen(query), widen(key), self.bandwidth(key))
+
 
 class Laplacian(Kernel):
     """K(u) = exp(−u)."""
@@ -90,6 +96,9 @@ class Laplacian(Kernel):
 
     def log_score(self, query: Tensor, key: Tensor) -> Tensor:
         return -_root(squared_distance(query, key, self.bandwidth(key)))
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
+        return _distance_as_fused("laplacian", widen(query), widen(key), self.bandwidth(key))
 
 
 class CompactKernel(Kernel):
@@ -105,6 +114,9 @@ class Boxcar(CompactKernel):
         # squared * 0 keeps NaN visible, and the result in the graph with gradient 0.
         return torch.where(squared <= 1, 1.0, torch.where(squared > 1, 0.0, squared * 0))
 
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
+        return _distance_as_fused("boxcar", widen(query), widen(key), self.bandwidth(key))
+
 
 class Triangular(CompactKernel):
     """K(u) = max(0, 1 − u); the third formula of Eq. 5, where it is called Epanechnikov."""
@@ -112,12 +124,18 @@ class Triangular(CompactKernel):
     def profile(self, squared: Tensor) -> Tensor:
         return (1 - _root(squared)).clamp(min=0)
 
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
+        return _distance_as_fused("triangular", widen(query), widen(key), self.bandwidth(key))
+
 
 class Epanechnikov(CompactKernel):
     """K(u) = max(0, 1 − u²), Epanechnikov's own kernel."""
 
     def profile(self, squared: Tensor) -> Tensor:
         return (1 - squared).clamp(min=0)
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
+        return _distance_as_fused("epanechnikov", widen(query), widen(key), self.bandwidth(key))
 
 
 def squared_distance(query: Tensor, key: Tensor, unit: float | Tensor = 1.0) -> Tensor:
@@ -132,6 +150,15 @@ def _root(squared: Tensor) -> Tensor:
     """√u² with the subgradient 0 at u = 0, where the plain root would give inf · 0 = NaN."""
     zero = squared == 0
     return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, squared)))
+
+
+def _distance_as_fused(
+    kind: str, query: Tensor, key: Tensor, bandwidth: float | Tensor = 1.0
+) -> FusedForm:
+    # The kernel divides differences by the bandwidth, as the formula does: tokens divided first
+    # would lose the digits that their difference needs.
+    inverse = (1 / bandwidth) * query.new_ones(key.shape[-1])
+    return FusedForm(kind, query, key, inverse.to(query.dtype))
 
 
 def _distance_as_dot(

@@ -1,0 +1,46 @@
+"""PyTorch's fused kernel for CPUs itself, and what it wants of its arguments."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.normalize import normalize
+
+# The names are private, but only this kernel gives the total and takes slices; a test guards them.
+FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+FLASH_BACKWARD = getattr(
+    torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None
+)
+
+
+def four_axes(tensor: Tensor, batch: tuple[int, ...], size: int) -> Tensor:
+    """(…, rows, dim) -> (batch, heads, rows, size), padded with zeros, without a copy if it can."""
+    rows, dim = tensor.shape[-2:]
+    if dim < size:
+        tensor = F.pad(tensor, (0, size - dim))
+    elif tensor.stride(-1) != 1 and dim > 1:
+        tensor = tensor.contiguous()
+    if len(batch) == 2:
+        return (
+            tensor
+            if tensor.ndim == 4 and tensor.shape[:2] == batch
+            else tensor.expand(*batch, rows, size)
+        )
+    tensor = tensor.expand(*batch, rows, size)
+    return tensor.reshape(1, math.prod(batch), rows, size)
+
+
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    """What the kernel computes, as a formula that may be differentiated any number of times."""
+    scores = scale * query @ key.mT
+    if mask is not None:
+        scores = scores + mask
+    allowed = torch.ones_like(scores, dtype=torch.bool).tril() if causal else None
+    weights, _ = normalize(scores, allowed, may_be_empty=mask is not None)
+    return weights @ value

@@ -1,0 +1,81 @@
+"""How operands with broadcast leading axes are laid out for the kernels.
+
+A kernel sees a flat batch. Each operand keeps its own, smaller batch without copies, and an index
+says which of its entries serves which entry of the flat batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+Integers = npt.NDArray[np.int64]
+Lead = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`index[operand, entry]`, and the groups of entries that share an operand."""
+
+    batch: Lead
+    size: int
+    index: Integers
+    order: Integers
+    group_start: Integers
+
+
+def _groups(index: Integers) -> tuple[Integers, Integers]:
+    """Batch entries that share an entry of any operand, directly or through others, together."""
+    label = np.arange(index.shape[1])
+    while True:
+        before = label
+        for row in index:
+            lowest = np.full(int(row.max(initial=0)) + 1, index.shape[1])
+            np.minimum.at(lowest, row, label)
+            label = lowest[row]
+        if np.array_equal(before, label):
+            break
+    order = np.argsort(label, kind="stable")
+    changes = np.flatnonzero(np.diff(label[order])) + 1
+    start = np.concatenate(([0], changes, [len(label)])) if len(label) else np.zeros(1)
+    return order.astype(np.int64), start.astype(np.int64)
+
+
+@lru_cache(maxsize=256)
+def layout(batch: Lead, *leads: Lead) -> Layout:
+    """The layout of operands with these leading shapes in a batch of this shape.
+
+    The operands are query, key, value, intervals, mask and bias, then the gradients of query,
+    key, value and bias, which decide on the groups.
+    """
+    rows = []
+    for lead in leads:
+        own = np.arange(math.prod(lead), dtype=np.int64).reshape(lead)
+        rows.append(np.broadcast_to(own, batch).reshape(-1))
+    index = np.ascontiguousarray(np.stack(rows))
+    order, group_start = _groups(index[6:])
+    return Layout(batch, math.prod(batch), index, order, group_start)
+
+
+def drop_expanded(tensor: Tensor, kept: int) -> Tensor:
+    """The same numbers, every expanded axis (stride 0) but the last `kept` shrunk to size 1."""
+    for axis in range(tensor.dim() - kept):
+        if tensor.stride(axis) == 0 and tensor.shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+def flat(tensor: Tensor, axes: int) -> npt.NDArray[Any]:
+    """As a C-contiguous array of one batch axis and the last `axes` axes."""
+    shape = tensor.shape
+    split = len(shape) - axes
+    if split != 1:
+        tensor = tensor.reshape(math.prod(shape[:split]), *shape[split:])
+    array: npt.NDArray[Any] = tensor.detach().contiguous().numpy()
+    return array

@@ -1,0 +1,97 @@
+"""What the fused kernels serve, and how a problem reaches them."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from qkv.looking import in_transform
+from qkv.mask import Parts, Runs
+from qkv.memory import readable
+from qkv.operators.banded import by_residue, runs_of_heads
+from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.flash import four_axes
+from qkv.operators.fused import ops
+from qkv.problem import Problem
+from qkv.similarity.base import FusedForm, widen
+
+
+def offer(problem: Problem) -> Offer | str:
+    """Serve similarities with a kernel, on CPUs, under runs of keys, tensors, or both."""
+    if problem.query.device.type not in ("cpu", "meta"):
+        return "the kernels are compiled for CPUs"
+    if problem.pairs == 0:
+        return "there is nothing to compare"
+    if in_transform():
+        return "torch's function transforms do not see into the kernels"
+    parts: Parts | None = Parts(None, None)
+    if problem.mask is not None:
+        parts = problem.mask.parts(problem.tile(0, problem.n))
+    if parts is None:
+        return f"{problem.mask!r} is neither one run of keys for each query nor a tensor"
+    if parts.runs is not None and parts.runs.stride > 1 and not _only_runs(problem, parts):
+        return "keys with a stride combine with no tensor and no dropout"
+    form = problem.similarity.as_fused(problem.query, problem.key)
+    if isinstance(form, str):
+        return form
+    return Offer(run=lambda: answer(problem, form, parts), cost=lambda: _cost(problem, parts))
+
+
+def _only_runs(problem: Problem, parts: Parts) -> bool:
+    return parts.allowed is None and problem.bias is None and problem.dropout is None
+
+
+def _cost(problem: Problem, parts: Parts) -> Cost:
+    name = type(problem.similarity).__name__
+    size = 4 * 2**20  # the tiles of all threads, whatever the problem
+    reason = f"{name} has a kernel of its own, which keeps its tiles in the caches"
+    share = 1.0
+    if parts.runs is not None and problem.query.device.type != "meta":
+        share = parts.runs.share(problem.m)
+        reason += f"; {share:.2%} of the pairs count, and only they are touched"
+    return Cost(int(problem.flops * share), size, f"{reason} ({readable(size)})")
+
+
+def answer(problem: Problem, form: FusedForm, parts: Parts) -> Result:
+    """The kernel's answer, in the shape and type of the problem."""
+    value = widen(problem.value)
+    if parts.runs is not None and parts.runs.stride > 1:
+        out, log_total = _with_stride(problem, form, value, parts.runs)
+    else:
+        out, log_total = ops.attend(
+            form.kind,
+            form.query,
+            form.key,
+            value,
+            parameter=form.parameter,
+            bias=None if problem.bias is None else problem.bias.to(value.dtype),
+            start=None if parts.runs is None else parts.runs.start,
+            stop=None if parts.runs is None else parts.runs.stop,
+            mask=parts.allowed,
+            row_key=None if problem.dropout is None else problem.dropout.row_keys,
+            rate=0.0 if problem.dropout is None else problem.dropout.rate,
+        )
+    out = out.to(problem.value.dtype)
+    return (
+        out.expand(*problem.batch, *out.shape[-2:]),
+        log_total.expand(*problem.batch, problem.n),
+    )
+
+
+def _with_stride(
+    problem: Problem, form: FusedForm, value: Tensor, runs: Runs
+) -> tuple[Tensor, Tensor]:
+    query, key, value = (
+        four_axes(x, problem.batch, x.shape[-1]) for x in (form.query, form.key, value)
+    )
+
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, start: Tensor, stop: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return ops.attend(
+            form.kind, query, key, value, parameter=form.parameter, start=start, stop=stop
+        )
+
+    runs = runs_of_heads(runs, problem.batch, query)
+    out, log_total = by_residue(query, key, value, runs, attend)
+    batch, n = problem.batch, problem.n
+    return out.reshape(*batch, n, out.shape[-1]), log_total.reshape(*batch, n)

@@ -1,0 +1,308 @@
+"""The kernels as torch operators: `qkv::fused_forward` and `qkv::fused_backward`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.operators.fused import reference, threads
+from qkv.operators.fused.operands import Operands, kernels
+
+KINDS = (
+    "additive",
+    "gated",
+    "gaussian",
+    "euclidean",
+    "laplacian",
+    "boxcar",
+    "triangular",
+    "epanechnikov",
+)
+
+
+# Not `torch.library.custom_op`: at its first call that imports torch._dynamo, a second's work, and
+# each call through it costs more.
+_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor parameter, Tensor? bias, Tensor? start, "
+    "Tensor? stop, Tensor? mask, Tensor? row_key, str kind, float rate"
+)
+torch.library.define("qkv::fused_forward", f"({_INPUTS}) -> (Tensor, Tensor, Tensor)")
+torch.library.define(
+    "qkv::fused_backward",
+    "(Tensor grad_answer, Tensor grad_log_total, Tensor answer, Tensor log_total, "
+    f"Tensor normal, {_INPUTS}, bool bias_wanted)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@torch.library.impl("qkv::fused_forward", "cpu")
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameter: Tensor,
+    bias: Tensor | None,
+    start: Tensor | None,
+    stop: Tensor | None,
+    mask: Tensor | None,
+    row_key: Tensor | None,
+    kind: str,
+    rate: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Answer, log_total, and each query's maximum and inverse total, for the backward pass."""
+    operands = Operands(query, key, value, parameter, bias, start, stop, mask, row_key, rate)
+    answer = query.new_empty((*operands.batch, operands.n, operands.value_depth))
+    log_total = query.new_empty((*operands.batch, operands.n))
+    normal = query.new_empty((*operands.batch, operands.n, 2))
+    size = operands.layout.size
+    forward, _ = kernels(kind)
+    task = partial(
+        forward,
+        np.zeros(1, np.int64),
+        operands.chunk(),
+        *operands.arrays,
+        answer.view(size, operands.n, operands.value_depth).numpy(),
+        log_total.view(size, operands.n).numpy(),
+        normal.view(size, operands.n, 2).numpy(),
+    )
+    threads.run(task, operands.threads)
+    return answer, log_total, normal
+
+
+@torch.library.register_fake("qkv::fused_forward")
+def _forward_fake(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameter: Tensor,
+    bias: Tensor | None,
+    start: Tensor | None,
+    stop: Tensor | None,
+    mask: Tensor | None,
+    row_key: Tensor | None,
+    kind: str,
+    rate: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    shape = (*batch, query.shape[-2])
+    totals = query.new_empty(shape), query.new_empty((*shape, 2))
+    return query.new_empty((*shape, value.shape[-1])), *totals
+
+
+@torch.library.impl("qkv::fused_backward", "cpu")
+def _backward(
+    grad_answer: Tensor,
+    grad_log_total: Tensor,
+    answer: Tensor,
+    log_total: Tensor,
+    normal: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameter: Tensor,
+    bias: Tensor | None,
+    start: Tensor | None,
+    stop: Tensor | None,
+    mask: Tensor | None,
+    row_key: Tensor | None,
+    kind: str,
+    rate: float,
+    bias_wanted: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of query, key, value, parameter and bias (of size 0 if not wanted)."""
+    operands = Operands(query, key, value, parameter, bias, start, stop, mask, row_key, rate)
+    size, n, value_depth = operands.layout.size, operands.n, operands.value_depth
+    piece, pieces = operands.pieces()
+    units = max(1, (operands.layout.group_start.size - 1) * pieces)
+    dtype = operands.dtype
+
+    grad_query = np.zeros((pieces, query.shape[:-2].numel(), *query.shape[-2:]))
+    grad_key = np.zeros((key.shape[:-2].numel(), *key.shape[-2:]), dtype)
+    grad_value = np.zeros((value.shape[:-2].numel(), *value.shape[-2:]), dtype)
+    grad_parameter = np.zeros((units, parameter.numel()))
+    grad_bias = np.zeros((0, 0, 0, 0), dtype)
+    if bias is not None and bias_wanted:
+        layers = pieces if bias.shape[-1] == 1 else 1
+        grad_bias = np.zeros((layers, bias.shape[:-2].numel(), *bias.shape[-2:]), dtype)
+
+    _, backward = kernels(kind)
+    task = partial(
+        backward,
+        np.zeros(1, np.int64),
+        piece,
+        pieces,
+        operands.layout.order,
+        operands.layout.group_start,
+        *operands.arrays,
+        answer.contiguous().view(size, n, value_depth).numpy(),
+        log_total.contiguous().view(size, n).numpy(),
+        normal.contiguous().view(size, n, 2).numpy(),
+        grad_answer.contiguous().view(size, n, value_depth).numpy(),
+        grad_log_total.contiguous().view(size, n).numpy(),
+        grad_query,
+        grad_key,
+        grad_value,
+        grad_parameter,
+        grad_bias,
+    )
+    threads.run(task, operands.threads)
+
+    def tensor(array: Any, like: Tensor) -> Tensor:
+        return torch.from_numpy(array.astype(dtype, copy=False)).view(like.shape)
+
+    return (
+        tensor(grad_query.sum(0) if pieces > 1 else grad_query[0], query),
+        tensor(grad_key, key),
+        tensor(grad_value, value),
+        tensor(grad_parameter.sum(0), parameter),
+        query.new_empty(0)
+        if bias is None or not bias_wanted
+        else tensor(grad_bias.sum(0) if len(grad_bias) > 1 else grad_bias[0], bias),
+    )
+
+
+@torch.library.register_fake("qkv::fused_backward")
+def _backward_fake(
+    grad_answer: Tensor,
+    grad_log_total: Tensor,
+    answer: Tensor,
+    log_total: Tensor,
+    normal: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameter: Tensor,
+    bias: Tensor | None,
+    start: Tensor | None,
+    stop: Tensor | None,
+    mask: Tensor | None,
+    row_key: Tensor | None,
+    kind: str,
+    rate: float,
+    bias_wanted: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return (
+        query.new_empty(query.shape),
+        key.new_empty(key.shape),
+        value.new_empty(value.shape),
+        parameter.new_empty(parameter.shape),
+        query.new_empty(0) if bias is None or not bias_wanted else bias.new_empty(bias.shape),
+    )
+
+
+def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.kind, ctx.rate = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _differentiate_forward(
+    ctx: Any, grad_answer: Tensor, grad_log_total: Tensor, grad_normal: Tensor
+) -> Any:
+    *inputs, answer, log_total, normal = ctx.saved_tensors
+    wanted = ctx.needs_input_grad
+    gradients = torch.ops.qkv.fused_backward.default(
+        grad_answer,
+        grad_log_total,
+        answer,
+        log_total,
+        normal,
+        *inputs,
+        ctx.kind,
+        ctx.rate,
+        wanted[4],
+    )
+    found = [gradient if wanted[i] else None for i, gradient in enumerate(gradients)]
+    return (*found, None, None, None, None, None, None)
+
+
+torch.library.register_autograd(
+    "qkv::fused_forward", _differentiate_forward, setup_context=_save_forward
+)
+fused_forward = torch.ops.qkv.fused_forward.default
+
+
+def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.kind, ctx.rate, ctx.bias_wanted = inputs
+    del tensors[2:5]  # the answer and log_total: computed again
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
+    """The second order, through the reference: dense, and differentiable as often as one likes."""
+    grad_answer, grad_log_total, *inputs = ctx.saved_tensors
+    rest = inputs[5:]
+    with torch.enable_grad():
+        leaves: list[Any] = [
+            None if t is None else t.detach().requires_grad_()
+            for t in (*inputs[:5], grad_answer, grad_log_total)
+        ]
+        outputs = reference.attend(*leaves[:5], *rest, ctx.kind, ctx.rate)
+        first = [t for t in leaves[:5] if t is not None]
+        gradients = torch.autograd.grad(
+            outputs, first, leaves[5:], create_graph=True, materialize_grads=True
+        )
+        pairs = [
+            (gradient, up)
+            for gradient, up in zip(gradients, upstream, strict=False)
+            if gradient.requires_grad and up.shape == gradient.shape
+        ]
+        present = [t for t in leaves if t is not None]
+        second = iter(
+            torch.autograd.grad(
+                [pair[0] for pair in pairs],
+                present,
+                [pair[1] for pair in pairs],
+                allow_unused=True,
+            )
+        )
+    found = [None if t is None else next(second) for t in leaves]
+    return (found[5], found[6], None, None, None, *found[:5], *(None,) * 7)
+
+
+torch.library.register_autograd(
+    "qkv::fused_backward", _differentiate_backward, setup_context=_save_backward
+)
+fused_backward = torch.ops.qkv.fused_backward.default
+
+
+def attend(
+    kind: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    parameter: Tensor,
+    bias: Tensor | None = None,
+    start: Tensor | None = None,
+    stop: Tensor | None = None,
+    mask: Tensor | None = None,
+    row_key: Tensor | None = None,
+    rate: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Answer (..., n, d_v) and log_total (..., n) of one fused similarity.
+
+    `parameter` is w for "additive", the scale of the dot product for "gated", and the inverse
+    bandwidth of each dimension for distances. `start` and `stop` (..., n) bound the keys
+    that each query may attend to; `mask` (..., n, m) is True where it may; `bias` (..., n, m) is
+    added to the logits. `row_key` (batch, n), int32, seeds dropout at `rate`.
+    """
+    answer, log_total, _ = fused_forward(
+        query, key, value, parameter, bias, start, stop, mask, row_key if rate else None, kind, rate
+    )
+    return answer, log_total
+
+
+def warmup(progress: Callable[[str], None] | None = None) -> None:
+    """Compile every kernel, or load it from disk, ahead of its first use."""
+    for kind in KINDS:
+        for dtype in (torch.float32, torch.float64):
+            if progress is not None:
+                progress(f"{kind}, {str(dtype).removeprefix('torch.')}")
+            tensors = [torch.zeros(1, 2, dtype=dtype, requires_grad=True) for _ in range(3)]
+            parameter = torch.ones(2, dtype=dtype)
+            attend(kind, *tensors, parameter=parameter)[0].sum().backward()

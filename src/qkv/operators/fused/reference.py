@@ -1,0 +1,68 @@
+"""The same attention in plain, dense torch: what the kernels compute, fit to be differentiated.
+
+It serves second derivatives, and builds the whole (queries, keys) block.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qkv.dropout import Dropout
+from qkv.normalize import normalize
+from qkv.similarity import Boxcar, Epanechnikov, Gaussian, Kernel, Laplacian, Triangular
+from qkv.similarity.base import log_or_never
+from qkv.similarity.kernel import squared_distance
+
+KERNELS: dict[str, Kernel] = {
+    "gaussian": Gaussian(),
+    "laplacian": Laplacian(),
+    "boxcar": Boxcar(),
+    "triangular": Triangular(),
+    "epanechnikov": Epanechnikov(),
+}
+
+
+def log_scores(kind: str, query: Tensor, key: Tensor, parameter: Tensor) -> Tensor:
+    """The logarithm of the unnormalised weight of each pair, (…, n, m)."""
+    if kind == "additive":
+        return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ parameter
+    if kind == "gated":
+        gate = torch.sigmoid(query[..., -1:] + key[..., -1:].mT)
+        return gate * (query[..., :-1] @ key[..., :-1].mT) * parameter
+    squared = squared_distance(query, key, 1 / parameter)
+    if kind == "euclidean":
+        return -squared
+    if kind == "gaussian":
+        return -0.5 * squared
+    return log_or_never(KERNELS[kind].profile(squared))
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    parameter: Tensor,
+    bias: Tensor | None,
+    start: Tensor | None,
+    stop: Tensor | None,
+    mask: Tensor | None,
+    row_key: Tensor | None,
+    kind: str,
+    rate: float,
+) -> tuple[Tensor, Tensor]:
+    """Answer and log_total, by the formula."""
+    scores = log_scores(kind, query, key, parameter)
+    allowed = torch.ones(scores.shape[-1], dtype=torch.bool, device=scores.device)
+    if start is not None and stop is not None:
+        keys = torch.arange(scores.shape[-1], device=scores.device)
+        allowed = allowed & (keys >= start.unsqueeze(-1)) & (keys < stop.unsqueeze(-1))
+    if mask is not None:
+        allowed = allowed & mask
+    if bias is not None:
+        allowed = allowed & (bias != -torch.inf)
+        scores = scores + torch.where(bias == -torch.inf, 0.0, bias)
+    weights, log_total = normalize(scores, allowed, may_be_empty=True)
+    if row_key is not None:
+        weights = Dropout(rate, row_key).apply(weights, start=0)
+    return weights @ value, log_total

@@ -1,0 +1,117 @@
+"""The k best keys of each query: ranked once, then only those k are weighed and differentiated."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from qkv.mask import Mask
+from qkv.memory import TILE_BYTES, readable
+from qkv.normalize import normalize
+from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.tiles import in_tiles, spans
+from qkv.problem import Problem
+from qkv.similarity.base import widen
+
+
+def offer(problem: Problem) -> Offer | str:
+    """Serve masks that keep the best k keys of those that another mask allows."""
+    best = None if problem.mask is None else problem.mask.best_of()
+    if best is None:
+        return "the mask is not the best k keys of each query"
+    if problem.pairs == 0:
+        return "there is nothing to compare"
+    k, rest = min(best[0], problem.m), best[1]
+    return Offer(run=lambda: answer(problem, k, rest), cost=lambda: _cost(problem, k))
+
+
+def _cost(problem: Problem, k: int) -> Cost:
+    entries = math.prod(problem.batch) * problem.n
+    weighing = entries * k * (problem.similarity.pair_flops(problem.dim) + 2 * problem.dim)
+    scoring = problem.pairs * problem.similarity.pair_flops(problem.dim)
+    size = 2 * TILE_BYTES + entries * k * 8
+    reason = (
+        f"{k} keys of each query are kept; their places take {readable(entries * k * 8)}, "
+        "and only they are weighed and differentiated"
+    )
+    return Cost(scoring + weighing, size, reason)
+
+
+def answer(problem: Problem, k: int, rest: Mask | None) -> Result:
+    """Rank all keys, then attend to the best."""
+    query, key = problem.similarity.prepare(problem.query, problem.key)
+    prepared = problem._replace(query=query, key=key)
+    with torch.no_grad():
+        places = _places(prepared, k, rest)  # (*batch, n, k)
+    batch, m = problem.batch, problem.m
+    # One long list of keys, so that each query's own k are found by one index.
+    flat_key = key.expand(*batch, m, key.shape[-1]).reshape(-1, key.shape[-1])
+    flat_value = problem.value.expand(*batch, m, problem.value.shape[-1]).flatten(0, -2)
+    query = query.expand(*batch, problem.n, query.shape[-1])
+    sliced = [query, places]
+    if problem.bias is not None:
+        sliced.append(problem.bias.expand(*batch, problem.n, m))
+
+    def tile(start: int, query: Tensor, places: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        *bias, key, value = others
+        own = _entry_starts(batch, m, places.device) + places
+        kept_key = key[own.flatten()].unflatten(0, own.shape)  # (*batch, rows, k, d)
+        kept_value = value[own.flatten()].unflatten(0, own.shape)
+        scores = problem.similarity.log_score(query.unsqueeze(-2), kept_key).squeeze(-2)
+        if bias:
+            scores = scores + bias[0].gather(-1, places).to(scores.dtype)
+        allowed = _allowed(prepared, rest, start, places)
+        weights, log_total = normalize(scores, allowed, may_be_empty=True)
+        if problem.dropout is not None:
+            weights = problem.dropout.apply(weights, start, places.to(torch.int32))
+        pooled = (weights.unsqueeze(-2) @ widen(kept_value)).squeeze(-2).to(value.dtype)
+        return pooled, log_total.unsqueeze(-1)
+
+    width = k * (key.shape[-1] + problem.value.shape[-1]) * max(4, query.element_size())
+    rows = max(1, 4 * TILE_BYTES // max(1, math.prod(batch) * width))
+    found, log_total = in_tiles(tile, sliced, [flat_key, flat_value], rows)
+    return found, log_total.squeeze(-1)
+
+
+def _places(problem: Problem, k: int, rest: Mask | None) -> Tensor:
+    """Where the k best keys of each query are, (*batch, n, k), in tiles of queries."""
+    row = math.prod(problem.batch) * problem.m * problem.similarity.pair_width(problem.dim)
+    rows = max(1, TILE_BYTES // (4 * row))
+    if torch.compiler.is_compiling():
+        rows = max(rows, -(-problem.n // 16))
+    found = []
+    for start, stop in spans(problem.n, rows):
+        scores = problem.similarity.log_score(problem.query[..., start:stop, :], problem.key)
+        if problem.bias is not None:
+            bias = problem.bias if problem.bias.shape[-2] == 1 else problem.bias[..., start:stop, :]
+            scores = scores + bias.to(scores.dtype)
+        if rest is not None:
+            scores = torch.where(rest.allowed(problem.tile(start, stop)), scores, -torch.inf)
+        scores = scores.expand(*problem.batch, stop - start, problem.m)
+        found.append(_best(scores, k))
+    return torch.cat(found, dim=-2)
+
+
+def _best(scores: Tensor, k: int) -> Tensor:
+    """Indices of the k largest scores, ascending; of equal scores, those that come first."""
+    scores = torch.where(scores.isnan(), torch.inf, scores)  # NaN must show, so it is kept
+    last = scores.topk(k, dim=-1).values[..., -1:]
+    above, level = scores > last, scores == last
+    room = k - above.sum(-1, keepdim=True)
+    chosen = above | (level & (level.cumsum(-1) <= room))  # exactly k in each row
+    return chosen.to(torch.uint8).topk(k, dim=-1).indices.sort(dim=-1).values
+
+
+def _allowed(problem: Problem, rest: Mask | None, start: int, places: Tensor) -> Tensor | None:
+    if rest is None:
+        return None
+    rows = places.shape[-2]
+    allowed = rest.allowed(problem.tile(start, start + rows))
+    return allowed.expand(*problem.batch, rows, problem.m).gather(-1, places)
+
+
+def _entry_starts(batch: tuple[int, ...], m: int, device: torch.device) -> Tensor:
+    """Where the keys of each batch entry begin in the list of all keys, (*batch, 1, 1)."""
+    return (torch.arange(math.prod(batch), device=device) * m).reshape(*batch, 1, 1)

@@ -1,0 +1,79 @@
+"""Memory stays linear: measured, because torch goes dense without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import qkv
+from qkv.benchmarks.measure import can_measure_memory, peak_extra_bytes
+
+pytestmark = pytest.mark.skipif(
+    not can_measure_memory(), reason="the high-water mark of memory is read from Linux's /proc"
+)
+
+MB = 2**20
+
+
+def _extra(function: Callable[[], Any]) -> float:
+    function()  # what is allocated once and kept is not the operator's doing
+    return peak_extra_bytes(function) / MB
+
+
+@pytest.mark.parametrize("d_v", [64, 40, 72])
+@pytest.mark.parametrize("layout", ["plain", "transposed", "grouped"])
+def test_sdpa_reaches_the_fused_kernel(d_v: int, layout: str) -> None:
+    """All weights at n = 8,192 are 256 MB a head; the kernel needs next to nothing."""
+    n, d = 8192, 64
+    query, key = torch.randn(1, 1, n, d), torch.randn(1, 1, n, d)
+    if layout == "transposed":
+        key = key.mT.contiguous().mT
+    if layout == "grouped":
+        key = key[0]
+    value = torch.randn(1, 1, n, d_v)
+    assert qkv.explain(query, key, value).operator == "sdpa"
+    assert _extra(lambda: qkv.attend(query, key, value)) < 40
+
+
+def test_sdpa_at_16384_forwards_and_backwards_is_linear() -> None:
+    n = 16384
+    tensors = [torch.randn(1, n, d, requires_grad=True) for d in (64, 64, 40)]
+
+    def run() -> None:
+        torch.autograd.grad(qkv.attend(*tensors).sum(), tensors)
+
+    assert peak_extra_bytes(run) / MB < 100  # all weights: 1,024 MB
+
+
+@pytest.mark.parametrize(
+    "mask", [qkv.mask.Causal(), qkv.mask.Window(64, 64), qkv.mask.Lengths([4000])], ids=repr
+)
+def test_masks_do_not_make_it_dense(mask: Any) -> None:
+    n = 8192
+    query = torch.randn(1, n, 16, requires_grad=True)
+
+    def run() -> None:
+        answer = qkv.attend(query, query, query, mask=mask)
+        torch.autograd.grad(answer.sum(), query)
+
+    assert _extra(run) < 60  # all weights: 256 MB; the mask alone: 64 MB
+
+
+@pytest.mark.parametrize(
+    "similarity",
+    ["laplacian", "triangular", "equal", lambda query, key: query @ key.mT],
+    ids=["laplacian", "triangular", "equal", "callable"],
+)
+@pytest.mark.parametrize("batch", [(), (2, 4)], ids=["one", "batch"])
+def test_streamed_is_linear_forwards_and_backwards(similarity: Any, batch: tuple[int, ...]) -> None:
+    n = 4096 if not batch else 1024
+    query, key, value = (torch.randn(*batch, n, 2, requires_grad=True) for _ in range(3))
+
+    def run() -> None:
+        answer = qkv.attend(query, key, value, similarity=similarity, operator="streamed")
+        torch.autograd.grad(answer.sum(), (query, key, value))
+
+    assert _extra(run) < 45  # all scores: 64 MB, with differences and weights three times that

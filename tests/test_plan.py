@@ -1,0 +1,79 @@
+"""Plans: which operator, why, at what cost, and how it prints."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import qkv
+from qkv.plan import OPERATORS
+
+
+def _sized(n: int, m: int, d: int = 8, d_v: int = 8) -> list[torch.Tensor]:
+    return [torch.randn(n, d), torch.randn(m, d), torch.randn(m, d_v)]
+
+
+@pytest.mark.parametrize(
+    ("similarity", "mask", "dropout", "size", "operator"),
+    [
+        (None, None, 0.0, 16, "sdpa"),
+        (None, None, 0.0, 4096, "sdpa"),
+        ("cosine", qkv.mask.Causal(), 0.0, 512, "sdpa"),
+        (qkv.Bilinear(8, 8), None, 0.0, 512, "sdpa"),
+        (None, None, 0.1, 16, "dense"),
+        (None, None, 0.1, 4096, "streamed"),
+        (None, qkv.mask.TopK(4), 0.0, 4096, "topk"),
+        (None, qkv.mask.TopK(4) & qkv.mask.Causal(), 0.0, 64, "dense"),
+        (None, qkv.mask.Causal(), 0.0, 4096, "sdpa"),
+        (None, qkv.mask.Window(8, 8), 0.0, 4096, "banded"),
+        (None, qkv.mask.Window(8, 8), 0.0, 64, "sdpa"),
+        ("gaussian", None, 0.0, 16, "dense"),
+        ("gaussian", None, 0.0, 512, "fused"),
+        (qkv.Gaussian(0.01), None, 0.0, 4096, "fused"),
+        ("gaussian", qkv.mask.Causal(), 0.1, 4096, "fused"),
+        (qkv.Additive(8, 8, 128), None, 0.0, 1024, "fused"),
+        (qkv.Gated(8, 8), qkv.mask.Dilated(3, 4), 0.0, 1024, "fused"),
+        (qkv.Gated(8, 8), qkv.mask.Causal() | qkv.mask.Blocks(9), 0.0, 4096, "streamed"),
+        ("equal", None, 0.0, 16, "dense"),
+        ("equal", None, 0.0, 4096, "streamed"),
+    ],
+)
+def test_choice(similarity: object, mask: object, dropout: float, size: int, operator: str) -> None:
+    plan = qkv.explain(*_sized(size, size), similarity=similarity, mask=mask, dropout=dropout)
+    assert plan.operator == operator
+    assert set(plan.rejected) == set(OPERATORS) - {operator}
+
+
+def test_reasons() -> None:
+    wide = qkv.explain(*_sized(64, 64), similarity=qkv.Gaussian(0.001)).rejected["sdpa"]
+    assert "would lose digits (limit 16)" in wide
+    bias = torch.zeros(64, 64, requires_grad=True)
+    assert "no gradient" in qkv.explain(*_sized(64, 64), mask=bias).rejected["sdpa"]
+    masked = qkv.explain(*_sized(64, 64), similarity="euclidean", mask=qkv.mask.Causal())
+    assert "would move the centre" in masked.rejected["sdpa"]
+
+
+def test_prints_like_a_database() -> None:
+    def city_block(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return -(query.unsqueeze(-2) - key.unsqueeze(-3)).abs().sum(-1)
+
+    plan = qkv.explain(*_sized(4096, 4096, 64, 32), similarity=city_block)
+    assert str(plan) == (
+        "attend  4,096 queries × 4,096 keys, d_q 64, d_k 64, d_v 32, float32, FromCallable\n"
+        "└─ streamed: tiles keep the memory at 8.4 MB, whatever the number of queries\n"
+        "   work    3.31 GFLOP\n"
+        "   memory  8.4 MB beside the arguments and the answer (all scores at once: 4.4 GB)\n"
+        "   passed over\n"
+        "     topk    the mask is not the best k keys of each query\n"
+        "     banded  all queries may see the same keys\n"
+        "     sdpa    FromCallable is not a dot product\n"
+        "     fused   FromCallable has no fused kernel\n"
+        "     dense   more than 4.2 MB at once; tiles are kinder to the caches"
+    )
+    assert plan.flops == 4096 * 4096 * (2 * 64 + 5 + 2 * 32)
+
+
+def test_works_without_numbers() -> None:
+    query = torch.empty(10**6, 64, device="meta")
+    assert qkv.explain(query, query, query).operator == "sdpa"
+    assert qkv.explain(query, query, query, similarity="gaussian").operator == "fused"
