@@ -25,14 +25,33 @@ def normalize(log_scores: Tensor, allowed: Tensor | None, may_be_empty: bool) ->
     """
     if log_scores.shape[-1] == 0:
         return Weights(log_scores, log_scores.new_full(log_scores.shape[:-1], -torch.inf))
+    filled, empty = _filled(log_scores, allowed, may_be_empty)
+    log_total = torch.logsumexp(filled, dim=-1)
+    if empty is not None:
+        log_total = log_total.masked_fill(empty.squeeze(-1), -torch.inf)
+    return Weights(_softmax(filled, empty), log_total)
+
+
+def softmax(log_scores: Tensor, allowed: Tensor | None, may_be_empty: bool) -> Tensor:
+    """The weights of :func:`normalize` alone; the total would cost as much again."""
+    if log_scores.shape[-1] == 0:
+        return log_scores
+    return _softmax(*_filled(log_scores, allowed, may_be_empty))
+
+
+def _filled(
+    log_scores: Tensor, allowed: Tensor | None, may_be_empty: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The scores with −inf where not allowed and 0 in empty rows, and which rows are empty."""
     if allowed is not None:
         log_scores = torch.where(allowed, log_scores, -torch.inf)
     if not may_be_empty:
-        return Weights(torch.softmax(log_scores, dim=-1), torch.logsumexp(log_scores, dim=-1))
+        return log_scores, None
     empty = (log_scores == -torch.inf).all(dim=-1, keepdim=True)
     # Filled before the softmax and emptied after it, so that no NaN is made on either way.
-    filled = log_scores.masked_fill(empty, 0.0)
-    return Weights(
-        torch.softmax(filled, dim=-1).masked_fill(empty, 0.0),
-        torch.logsumexp(filled, dim=-1).masked_fill(empty.squeeze(-1), -torch.inf),
-    )
+    return log_scores.masked_fill(empty, 0.0), empty
+
+
+def _softmax(filled: Tensor, empty: Tensor | None) -> Tensor:
+    weights = torch.softmax(filled, dim=-1)
+    return weights if empty is None else weights.masked_fill(empty, 0.0)

@@ -55,11 +55,17 @@ def pool(
 
 def weigh(problem: Problem, log_scores: Tensor, bias: Tensor | None, start: int = 0) -> Weights:
     """From the scores and bias (…, rows, m) of the queries from `start` on to their weights."""
+    return normalize(*admit(problem, log_scores, bias, start))
+
+
+def admit(
+    problem: Problem, log_scores: Tensor, bias: Tensor | None, start: int = 0
+) -> tuple[Tensor, Tensor | None, bool]:
+    """What `normalize` asks for: biased scores, who may attend, whether a row may be empty."""
     allowed = None
     if bias is not None:
         log_scores = log_scores + bias.to(log_scores.dtype)
     if problem.mask is not None:
         tile = problem.tile(start, start + log_scores.shape[-2])
         allowed = problem.mask.within(None, tile, log_scores)
-    may_be_empty = allowed is not None or problem.similarity.may_vanish
-    return normalize(log_scores, allowed, may_be_empty)
+    return log_scores, allowed, allowed is not None or problem.similarity.may_vanish

@@ -1,0 +1,1 @@
+"""qkv inside other libraries."""

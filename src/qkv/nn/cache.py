@@ -1,0 +1,140 @@
+"""Keys and values remembered from step to step."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from qkv.nn.heads import PerHead
+from qkv.similarity import Similarity
+
+
+class KVCache:
+    """Room for `capacity` keys and values, filled as a sequence grows.
+
+    The room is taken once, at the first :meth:`append`; later steps write into it and look at it,
+    and never copy the past. What is kept of a key is what the similarity makes of it on its own
+    (for :class:`qkv.Additive` its projection), so a step works on the new tokens only.
+
+    >>> import torch, qkv.nn
+    >>> layer = qkv.nn.MultiheadAttention(8, 2, batch_first=True, mask=qkv.mask.Causal())
+    >>> words, cache = torch.randn(1, 5, 8), qkv.nn.KVCache(capacity=5)
+    >>> with torch.no_grad():
+    ...     whole, _ = layer(words, words, words)
+    ...     steps = [layer(word, word, word, cache=cache)[0] for word in words.split(1, dim=1)]
+    >>> torch.allclose(torch.cat(steps, dim=1), whole, atol=1e-6)
+    True
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity must be at least 1; got {capacity}")
+        self.capacity = capacity
+        self.length = 0
+        self._room: tuple[Tensor, Tensor] | None = (
+            None  # (..., capacity, d_k), (..., capacity, d_v)
+        )
+
+    @property
+    def key(self) -> Tensor:
+        """The keys so far, (…, length, d_k); a view, not a copy."""
+        return self._filled(0)
+
+    @property
+    def value(self) -> Tensor:
+        """The values so far, (…, length, d_v); a view, not a copy."""
+        return self._filled(1)
+
+    def append(self, key: Tensor, value: Tensor) -> None:
+        """Remember keys (…, n, d_k) and values (…, n, d_v) as those that come next."""
+        if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
+            raise RuntimeError("KVCache keeps no gradients; decode under torch.no_grad()")
+        start, stop = self.length, self.length + key.shape[-2]
+        if stop > self.capacity:
+            raise ValueError(
+                f"cache has room for {self.capacity} positions; {start} are taken and "
+                f"{stop - start} came"
+            )
+        if self._room is None:
+            self._room = (self._make_room(key), self._make_room(value))
+        for name, room, new in zip(("key", "value"), self._room, (key, value), strict=True):
+            expected = (*room.shape[:-2], new.shape[-2], room.shape[-1])
+            if tuple(new.shape) != expected:
+                raise ValueError(
+                    f"{name} must have shape {expected} to match the cache; got {tuple(new.shape)}"
+                )
+            room[..., start:stop, :] = new
+        self.length = stop
+
+    def reorder(self, entries: Tensor) -> None:
+        """Let batch entry i go on from what entry `entries[i]` remembers, as beam search does."""
+        if self._room is not None:
+            key, value = (self._taken(room, entries) for room in self._room)
+            self._room = (key, value)
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` positions."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length must be between 0 and {self.length}; got {length}")
+        self.length = length
+
+    def _filled(self, index: int) -> Tensor:
+        if self._room is None:
+            raise ValueError("cache is empty; the first call must bring key and value")
+        return self._room[index][..., : self.length, :]
+
+    def _make_room(self, like: Tensor) -> Tensor:
+        return like.new_empty(*like.shape[:-2], self.capacity, like.shape[-1])
+
+    def _taken(self, room: Tensor, entries: Tensor) -> Tensor:
+        taken = room.new_empty(len(entries), *room.shape[1:])
+        taken[..., : self.length, :] = room[..., : self.length, :].index_select(0, entries)
+        return taken
+
+    def __repr__(self) -> str:
+        return f"KVCache(capacity={self.capacity}, length={self.length})"
+
+
+class Prepared(Similarity):
+    """A similarity between queries and keys that it has prepared before."""
+
+    may_vanish: ClassVar[bool] = True  # it may, for all this class knows
+
+    def __init__(self, similarity: Similarity) -> None:
+        super().__init__()
+        self.similarity = similarity
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        """Sizes were checked when the tokens were prepared."""
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.similarity.score(query, key)
+
+    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.similarity.log_score(query, key)
+
+    def pair_width(self, dim: int) -> int:
+        return self.similarity.pair_width(dim)
+
+    def pair_flops(self, dim: int) -> int:
+        return self.similarity.pair_flops(dim)
+
+
+def prepare(
+    similarity: Similarity | PerHead, query: Tensor, key: Tensor
+) -> tuple[Similarity | PerHead, Tensor, Tensor]:
+    """Do what is done once per token, for tokens that will be compared again and again."""
+    if isinstance(similarity, PerHead):
+        parts = [
+            prepare(own, query[:, head : head + 1], key[:, head : head + 1])  # type: ignore[arg-type]
+            for head, own in enumerate(similarity)
+        ]
+        similarities, queries, keys = zip(*parts, strict=True)
+        return PerHead(similarities), torch.cat(queries, dim=1), torch.cat(keys, dim=1)
+    if type(similarity).prepare is Similarity.prepare:
+        return similarity, query, key  # nothing to be done; fast operators know it by its name
+    similarity.check(query, key)
+    prepared_query, prepared_key = similarity.prepare(query, key)
+    return Prepared(similarity), prepared_query.to(query.dtype), prepared_key.to(key.dtype)

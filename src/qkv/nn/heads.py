@@ -1,0 +1,93 @@
+"""How the heads of a layer compare: all alike, or each with a similarity of its own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from qkv.mask import Mask
+from qkv.similarity import Similarity, SimilarityLike, as_similarity
+
+#: One for all heads, a pattern or class to make one for each head from, or one for each head.
+HeadSimilarity: TypeAlias = SimilarityLike | type[Similarity] | Sequence[Similarity]
+
+
+class PerHead(nn.ModuleList):
+    """A similarity for each head: head h of (batch, heads, n, d) is compared by similarity h."""
+
+
+def ask(
+    question: Callable[..., Any],
+    similarity: Similarity | PerHead,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | None,
+    dropout: float,
+) -> Any:
+    """question(query, key, value, …) of tensors (batch, heads, …), for all heads or head by head.
+
+    A question answers with a tensor or with several.
+    """
+    if not isinstance(similarity, PerHead):
+        return question(query, key, value, similarity=similarity, mask=mask, dropout=dropout)
+    batch = tuple(query.shape[:2])
+    answers = [
+        question(
+            *(tensor[:, head : head + 1] for tensor in (query, key, value)),
+            similarity=own,
+            mask=mask and mask.narrow(1, head, head + 1, batch),
+            dropout=dropout,
+        )
+        for head, own in enumerate(similarity)
+    ]
+    if isinstance(answers[0], Tensor):
+        return torch.cat(answers, dim=1)
+    return tuple(torch.cat(parts, dim=1) for parts in zip(*answers, strict=True))
+
+
+def for_heads(similarity: HeadSimilarity, heads: int, dim: int) -> Similarity | PerHead:
+    """The similarity of a layer with `heads` heads of size `dim`.
+
+    One without parameters serves all heads. A learned one is a pattern: each head gets a copy with
+    parameters of its own, drawn anew. A class is made with `dim` for each size it asks for, so
+    `Additive` stands for ``Additive(dim, dim, dim)``. A sequence gives each head the one named;
+    ``[similarity] * heads`` is one that all heads learn together.
+    """
+    if isinstance(similarity, type) and issubclass(similarity, Similarity):
+        similarity = _made(similarity, dim)
+    if isinstance(similarity, Sequence) and not isinstance(similarity, str):
+        if len(similarity) != heads:
+            raise ValueError(
+                f"similarity must be one for each of the {heads} heads; got {len(similarity)}"
+            )
+        return PerHead(as_similarity(each) for each in similarity)
+    pattern = as_similarity(similarity)  # type: ignore[arg-type]
+    if not any(True for _ in pattern.parameters()):
+        return pattern
+    return PerHead(_drawn_anew(pattern) for _ in range(heads))
+
+
+def _made(kind: type[Similarity], dim: int) -> Similarity:
+    parameters = inspect.signature(kind).parameters.values()
+    sizes = [dim for parameter in parameters if parameter.default is parameter.empty]
+    return kind(*sizes)
+
+
+def _drawn_anew(pattern: Similarity) -> Similarity:
+    own = copy.deepcopy(pattern)
+    reset_parameters(own)
+    return own
+
+
+def reset_parameters(similarity: nn.Module) -> None:
+    """Draw anew what is drawn; a bandwidth or temperature keeps the value it was given."""
+    for module in similarity.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()

