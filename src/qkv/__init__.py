@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from qkv import mask as mask
+    from qkv import nn as nn
     from qkv.partial import Partial as Partial
     from qkv.plan import Plan as Plan
     from qkv.pooling import attend as attend
@@ -54,12 +55,12 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["mask", *_HOME_OF]
+__all__ = ["mask", "nn", *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "mask":
-        return importlib.import_module("qkv.mask")
+    if name in ("mask", "nn"):
+        return importlib.import_module(f"qkv.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'qkv' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF[name]), name)

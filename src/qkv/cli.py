@@ -101,7 +101,7 @@ def warmup() -> None:
 
 @app.command()
 def bench(
-    suite: Annotated[str, typer.Argument(help="What to measure: core or fused.")] = "core",
+    suite: Annotated[str, typer.Argument(help="What to measure: core, fused or layers.")] = "core",
     json: Annotated[
         Path | None, typer.Option(help="Write the figures to this file as JSON, too.")
     ] = None,
