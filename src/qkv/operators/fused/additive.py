@@ -76,114 +76,157 @@ def _four_fractions(x0: Any, x1: Any, x2: Any, x3: Any, w0: Any, w1: Any, w2: An
 
 
 @numba.njit(**INNER_OPTIONS)
-def _scores_by_four(q: Any, k: Any, weight: Any, line: Any, other_q: Any, other: Any) -> None:
-    """line -= 2 * sum of weight / (q k + 1), for two queries at a time: they share the loads."""
+def _four_inverses(x0: Any, x1: Any, x2: Any, x3: Any) -> Any:
+    """1/x0 + 1/x1 + 1/x2 + 1/x3 by one division."""
+    left, right = x0 * x1, x2 * x3
+    return finite_divide((x0 + x1) * right + (x2 + x3) * left, left * right)
+
+
+# Arrays below are indexed with all their axes at once: a view of a row, made in a loop this
+# short, costs an atomic count of its references.
+
+
+@numba.njit(**INNER_OPTIONS)
+def _scores_by_four(
+    q: Any, k: Any, inverse: Any, weight: Any, out: Any, rows: int, room: Any
+) -> None:
+    """out -= 2 * sum of weight / (q k + 1), four columns and two queries at a time.
+
+    `inverse` holds -1 / (2 weight). Where that is of moderate size, w / x becomes 1 / (x / w),
+    which saves two multiplications; `room` is how large a product of two inverses may be.
+    `out` has an even number of lines.
+    """
     tile_function()
-    real = line.dtype.type
-    one, two = real(1), real(-2)
+    real = out.dtype.type
+    one, two, least = real(1), real(-2), real(1e-6)
     whole = weight.size - weight.size % 4
     for c in range(0, whole, 4):
-        k0, k1, k2, k3 = k[c], k[c + 1], k[c + 2], k[c + 3]
-        p0, p1, p2, p3 = q[c], q[c + 1], q[c + 2], q[c + 3]
-        r0, r1, r2, r3 = other_q[c], other_q[c + 1], other_q[c + 2], other_q[c + 3]
-        w0, w1, w2, w3 = (
-            two * weight[c],
-            two * weight[c + 1],
-            two * weight[c + 2],
-            two * weight[c + 3],
+        i0, i1, i2, i3 = inverse[c], inverse[c + 1], inverse[c + 2], inverse[c + 3]
+        # False for NaN and for a weight of 0.
+        moderate = (
+            max(abs(i0 * i1), abs(i2 * i3)) <= room
+            and min(min(abs(i0), abs(i1)), min(abs(i2), abs(i3))) >= least
         )
-        for j in range(line.size):
-            y0, y1, y2, y3 = k0[j], k1[j], k2[j], k3[j]
-            line[j] += _four_fractions(
-                p0 * y0 + one, p1 * y1 + one, p2 * y2 + one, p3 * y3 + one, w0, w1, w2, w3
-            )
-            other[j] += _four_fractions(
-                r0 * y0 + one, r1 * y1 + one, r2 * y2 + one, r3 * y3 + one, w0, w1, w2, w3
-            )
-    _scores_by_one(q, k, weight, line, whole)
-    _scores_by_one(other_q, k, weight, other, whole)
+        w0, w1 = two * weight[c], two * weight[c + 1]
+        w2, w3 = two * weight[c + 2], two * weight[c + 3]
+        for r in range(0, rows, 2):
+            p0, p1, p2, p3 = q[r, c], q[r, c + 1], q[r, c + 2], q[r, c + 3]
+            # The partner of an odd last row goes to the spare line behind it.
+            s = min(r + 1, rows - 1)
+            r0, r1, r2, r3 = q[s, c], q[s, c + 1], q[s, c + 2], q[s, c + 3]
+            if moderate:
+                p0, p1, p2, p3 = p0 * i0, p1 * i1, p2 * i2, p3 * i3
+                r0, r1, r2, r3 = r0 * i0, r1 * i1, r2 * i2, r3 * i3
+                for j in range(WIDTH):
+                    y0, y1, y2, y3 = k[c, j], k[c + 1, j], k[c + 2, j], k[c + 3, j]
+                    out[r, j] += _four_inverses(
+                        p0 * y0 + i0, p1 * y1 + i1, p2 * y2 + i2, p3 * y3 + i3
+                    )
+                    out[r + 1, j] += _four_inverses(
+                        r0 * y0 + i0, r1 * y1 + i1, r2 * y2 + i2, r3 * y3 + i3
+                    )
+            else:
+                for j in range(WIDTH):
+                    y0, y1, y2, y3 = k[c, j], k[c + 1, j], k[c + 2, j], k[c + 3, j]
+                    out[r, j] += _four_fractions(
+                        p0 * y0 + one, p1 * y1 + one, p2 * y2 + one, p3 * y3 + one, w0, w1, w2, w3
+                    )
+                    out[r + 1, j] += _four_fractions(
+                        r0 * y0 + one, r1 * y1 + one, r2 * y2 + one, r3 * y3 + one, w0, w1, w2, w3
+                    )
+    _scores_by_one(q, k, weight, out, rows, whole)
 
 
 @numba.njit(**INNER_OPTIONS)
-def _scores_by_one(e: Any, k: Any, weight: Any, line: Any, first: int) -> None:
+def _scores_by_one(q: Any, k: Any, weight: Any, out: Any, rows: int, first: int) -> None:
     tile_function()
-    real = line.dtype.type
+    real = out.dtype.type
     one = real(1)
     for c in range(first, weight.size):
-        k0, e0, w0 = k[c], e[c], real(-2) * weight[c]
-        for j in range(line.size):
-            line[j] += finite_divide(w0, e0 * k0[j] + one)
+        w0 = real(-2) * weight[c]
+        for r in range(rows):
+            q0 = q[r, c]
+            for j in range(WIDTH):
+                out[r, j] += finite_divide(w0, q0 * k[c, j] + one)
 
 
 @numba.njit(**INNER_OPTIONS)
-def _scores_direct(q: Any, k: Any, weight: Any, line: Any, d: int) -> None:
-    """line -= sum of weight * (1 - tanh(q + k)), for any q and k."""
+def _scores_direct(q: Any, k: Any, weight: Any, out: Any, rows: int) -> None:
+    """out -= sum of weight * (1 - tanh(q + k)), for any q and k."""
     tile_function()
-    real = line.dtype.type
-    one, two = real(1), real(2)
+    real = out.dtype.type
+    one, two, d = real(1), real(2), weight.size
     for c in range(d):
-        k0, q0, w0 = k[d + c], q[d + c], weight[c]
-        for j in range(line.size):
-            x = q0 + k0[j]
-            t = exp(-two * abs(x))
-            line[j] -= w0 * two * (t if x >= 0 else one) / (one + t)
+        w0 = two * weight[c]
+        for r in range(rows):
+            q0 = q[r, d + c]
+            for j in range(WIDTH):
+                x = q0 + k[d + c, j]
+                t = exp(-two * abs(x))
+                out[r, j] -= w0 * (t if x >= 0 else one) / (one + t)
 
 
 @numba.njit(**INNER_OPTIONS)
 def scores(q: Any, k: Any, parameter: Any, out: Any, rows: int, reach: Any) -> None:
     tile_function()
     real = out.dtype.type
-    d = parameter.size
     four = real(FOUR32) if out.itemsize == 4 else real(FOUR64)
     one = real(ONE32) if out.itemsize == 4 else real(ONE64)
     total = real(0)
-    for c in range(d):
+    for c in range(parameter.size):
         total += parameter[c]
-    out[:rows] = total
-    # An odd last row is paired with a spare line, so that its result does not depend on the pair.
-    for r in range(0, rows, 2):
-        pair = r + 1 if r + 1 < rows else r
-        other = out[pair] if pair > r else np.empty_like(out[r])
-        if reach <= four:
-            _scores_by_four(q[r], k, parameter, out[r], q[pair], other)
-    if reach > four or np.isnan(reach):
-        for r in range(rows):
-            if reach <= one:
-                _scores_by_one(q[r], k, parameter, out[r], 0)
-            else:
-                _scores_direct(q[r], k, parameter, out[r], d)
+    for r in range(rows):
+        for j in range(WIDTH):
+            out[r, j] = total
+    # Written so that NaN takes the direct form.
+    if reach <= four:
+        inverse = np.empty_like(parameter)
+        for c in range(parameter.size):
+            inverse[c] = real(-0.5) / parameter[c]
+        # Four factors stay within the range of the type: e^(8 reach) times two such products.
+        room = exp(real(4) * (four - max(reach, real(0))))
+        _scores_by_four(q, k, inverse, parameter, out, rows, room)
+    elif reach <= one:
+        _scores_by_one(q, k, parameter, out, rows, 0)
+    else:
+        _scores_direct(q, k, parameter, out, rows)
 
 
 @numba.njit(**INNER_OPTIONS)
-def _gradient_by_two(
+def _gradient_by_four(
     q: Any, k: Any, weight: Any, upstream: Any, rows: int, dq: Any, dk: Any, moments: Any
 ) -> None:
-    """Two rows share one division; with f = 1 / (q k + 1), 1 - tanh^2 = 4 f (1 - f).
+    """Four rows at a time share the loads of a key, two a division.
 
-    Adds the sum of upstream * f to `moments`.
+    With f = 1 / (q k + 1), 1 - tanh^2 = 4 f (1 - f). Adds the sum of upstream * f to `moments`.
     """
     tile_function()
-    one = dk.dtype.type(1)
+    real = dk.dtype.type
+    one = real(1)
     for c in range(weight.size):
-        factor = dk.dtype.type(4) * weight[c]
-        moment = dk.dtype.type(0)
-        for r in range(0, rows, 2):
-            q0, q1 = q[r, c], q[r + 1, c]
-            s0 = s1 = m = dk.dtype.type(0)
+        factor = real(4) * weight[c]
+        for r in range(0, rows, 4):
+            q0, q1, q2, q3 = q[r, c], q[r + 1, c], q[r + 2, c], q[r + 3, c]
+            s0 = s1 = s2 = s3 = m = real(0)
             for j in range(WIDTH):
-                x0, x1 = q0 * k[c, j] + one, q1 * k[c, j] + one
-                inverse = finite_divide(one, x0 * x1)
-                f0, f1 = x1 * inverse, x0 * inverse
+                y = k[c, j]
+                x0, x1, x2, x3 = q0 * y + one, q1 * y + one, q2 * y + one, q3 * y + one
+                left, right = finite_divide(one, x0 * x1), finite_divide(one, x2 * x3)
+                f0, f1, f2, f3 = x1 * left, x0 * left, x3 * right, x2 * right
                 t0, t1 = upstream[r, j] * f0, upstream[r + 1, j] * f1
-                m += t0 + t1
-                t0, t1 = t0 - t0 * f0, t1 - t1 * f1
+                t2, t3 = upstream[r + 2, j] * f2, upstream[r + 3, j] * f3
+                m += (t0 + t1) + (t2 + t3)
+                t0, t1, t2, t3 = t0 - t0 * f0, t1 - t1 * f1, t2 - t2 * f2, t3 - t3 * f3
                 s0 += t0
                 s1 += t1
-                dk[c, j] += factor * (t0 + t1)
+                s2 += t2
+                s3 += t3
+                dk[c, j] += factor * ((t0 + t1) + (t2 + t3))
             dq[r, c] += factor * s0
             dq[r + 1, c] += factor * s1
-            moment += m
-        moments[c] += moment
+            dq[r + 2, c] += factor * s2
+            dq[r + 3, c] += factor * s3
+            moments[c] += m
 
 
 @numba.njit(**INNER_OPTIONS)
@@ -236,10 +279,10 @@ def gradient(
     tile_function()
     real = dk.dtype.type
     two = real(TWO32) if dk.itemsize == 4 else real(TWO64)
-    paired = rows - rows % 2 if reach <= two else 0
+    fours = rows - rows % 4 if reach <= two else 0
     moments = np.zeros_like(parameter)
-    _gradient_by_two(q, k, parameter, upstream, paired, dq, dk, moments)
-    _gradient_direct(q, k, parameter, upstream, paired, rows, dq, dk, moments)
+    _gradient_by_four(q, k, parameter, upstream, fours, dq, dk, moments)
+    _gradient_direct(q, k, parameter, upstream, fours, rows, dq, dk, moments)
     total = real(0)
     for r in range(rows):
         for j in range(WIDTH):
