@@ -14,7 +14,14 @@ from typing import Any
 import numba
 import numpy as np
 
-from qkv.operators.fused.arithmetic import INNER_OPTIONS, exp, finite_divide, tile_function
+from qkv.operators.fused.arithmetic import (
+    INNER_OPTIONS,
+    exp,
+    finite_divide,
+    ordered,
+    tile_function,
+    unordered,
+)
 from qkv.operators.fused.matrix import transpose_into
 from qkv.operators.fused.weights import WIDTH
 
@@ -30,41 +37,41 @@ def packed_depth(d: int) -> int:
 
 
 @numba.njit(**INNER_OPTIONS)
-def _exponentials(values: Any, out: Any, reach: Any) -> None:
-    """out = e^(2 values); each entry of `reach` grows to its value, or to inf if out of range."""
+def _exponentials(plain: Any, out: Any) -> Any:
+    """out = e^(2 plain), row by row; the largest entry of plain, or inf if one is out of range."""
     tile_function()
-    real = values.dtype.type
-    limit = real(EACH32) if values.itemsize == 4 else real(EACH64)
+    real = plain.dtype.type
+    limit = real(EACH32) if plain.itemsize == 4 else real(EACH64)
     outside = real(np.inf)
-    for c in range(values.size):
-        x = values[c]
-        # Written so that NaN counts as out of range.
-        inside = abs(x) <= limit
-        out[c] = exp(real(2) * x) if inside else real(0)
-        x = x if inside else outside
-        reach[c] = x if x > reach[c] else reach[c]
+    # As integers, so that LLVM vectorises the maximum.
+    highest = ordered(real(-np.inf))
+    for r in range(plain.shape[0]):
+        for c in range(plain.shape[1]):
+            x = plain[r, c]
+            # Written so that NaN counts as out of range.
+            inside = abs(x) <= limit
+            out[r, c] = exp(real(2) * x) if inside else real(0)
+            place = ordered(x if inside else outside)
+            highest = place if place > highest else highest
+    return unordered(highest) if plain.size > 0 else real(0)
 
 
 @numba.njit(**INNER_OPTIONS)
 def pack_query(query: Any, packed: Any) -> Any:
     tile_function()
     d = query.shape[1]
-    reach = np.full(d, -np.inf, query.dtype)
     for r in range(query.shape[0]):
-        packed[r, d:] = query[r]
-        _exponentials(packed[r, d:], packed[r, :d], reach)
-    return reach.max() if d > 0 else query.dtype.type(0)
+        for c in range(d):
+            packed[r, d + c] = query[r, c]
+    return _exponentials(query, packed)
 
 
 @numba.njit(**INNER_OPTIONS)
 def pack_key(key: Any, packed: Any) -> Any:
     tile_function()
     d = key.shape[1]
-    reach = np.full(packed.shape[1], -np.inf, key.dtype)
     transpose_into(key, packed[d:])
-    for c in range(d):
-        _exponentials(packed[d + c], packed[c], reach)
-    return reach.max() if d > 0 else key.dtype.type(0)
+    return _exponentials(packed[d:], packed)
 
 
 @numba.njit(**INNER_OPTIONS)
@@ -82,18 +89,12 @@ def _four_inverses(x0: Any, x1: Any, x2: Any, x3: Any) -> Any:
     return finite_divide((x0 + x1) * right + (x2 + x3) * left, left * right)
 
 
-# Arrays below are indexed with all their axes at once: a view of a row, made in a loop this
-# short, costs an atomic count of its references.
-
-
 @numba.njit(**INNER_OPTIONS)
-def _scores_by_four(
-    q: Any, k: Any, inverse: Any, weight: Any, out: Any, rows: int, room: Any
-) -> None:
+def _scores_by_four(q: Any, k: Any, weight: Any, out: Any, rows: int, room: Any) -> None:
     """out -= 2 * sum of weight / (q k + 1), four columns and two queries at a time.
 
-    `inverse` holds -1 / (2 weight). Where that is of moderate size, w / x becomes 1 / (x / w),
-    which saves two multiplications; `room` is how large a product of two inverses may be.
+    Where the weights' inverses are of moderate size, w / x becomes 1 / (x / w), which saves two
+    multiplications; `room` is how large a product of two inverses may be.
     `out` has an even number of lines.
     """
     tile_function()
@@ -101,14 +102,14 @@ def _scores_by_four(
     one, two, least = real(1), real(-2), real(1e-6)
     whole = weight.size - weight.size % 4
     for c in range(0, whole, 4):
-        i0, i1, i2, i3 = inverse[c], inverse[c + 1], inverse[c + 2], inverse[c + 3]
+        w0, w1 = two * weight[c], two * weight[c + 1]
+        w2, w3 = two * weight[c + 2], two * weight[c + 3]
+        i0, i1, i2, i3 = one / w0, one / w1, one / w2, one / w3
         # False for NaN and for a weight of 0.
         moderate = (
             max(abs(i0 * i1), abs(i2 * i3)) <= room
             and min(min(abs(i0), abs(i1)), min(abs(i2), abs(i3))) >= least
         )
-        w0, w1 = two * weight[c], two * weight[c + 1]
-        w2, w3 = two * weight[c + 2], two * weight[c + 3]
         for r in range(0, rows, 2):
             p0, p1, p2, p3 = q[r, c], q[r, c + 1], q[r, c + 2], q[r, c + 3]
             # The partner of an odd last row goes to the spare line behind it.
@@ -129,10 +130,24 @@ def _scores_by_four(
                 for j in range(WIDTH):
                     y0, y1, y2, y3 = k[c, j], k[c + 1, j], k[c + 2, j], k[c + 3, j]
                     out[r, j] += _four_fractions(
-                        p0 * y0 + one, p1 * y1 + one, p2 * y2 + one, p3 * y3 + one, w0, w1, w2, w3
+                        p0 * y0 + one,
+                        p1 * y1 + one,
+                        p2 * y2 + one,
+                        p3 * y3 + one,
+                        w0,
+                        w1,
+                        w2,
+                        w3,
                     )
                     out[r + 1, j] += _four_fractions(
-                        r0 * y0 + one, r1 * y1 + one, r2 * y2 + one, r3 * y3 + one, w0, w1, w2, w3
+                        r0 * y0 + one,
+                        r1 * y1 + one,
+                        r2 * y2 + one,
+                        r3 * y3 + one,
+                        w0,
+                        w1,
+                        w2,
+                        w3,
                     )
     _scores_by_one(q, k, weight, out, rows, whole)
 
@@ -180,12 +195,9 @@ def scores(q: Any, k: Any, parameter: Any, out: Any, rows: int, reach: Any) -> N
             out[r, j] = total
     # Written so that NaN takes the direct form.
     if reach <= four:
-        inverse = np.empty_like(parameter)
-        for c in range(parameter.size):
-            inverse[c] = real(-0.5) / parameter[c]
         # Four factors stay within the range of the type: e^(8 reach) times two such products.
         room = exp(real(4) * (four - max(reach, real(0))))
-        _scores_by_four(q, k, inverse, parameter, out, rows, room)
+        _scores_by_four(q, k, parameter, out, rows, room)
     elif reach <= one:
         _scores_by_one(q, k, parameter, out, rows, 0)
     else:
@@ -194,11 +206,12 @@ def scores(q: Any, k: Any, parameter: Any, out: Any, rows: int, reach: Any) -> N
 
 @numba.njit(**INNER_OPTIONS)
 def _gradient_by_four(
-    q: Any, k: Any, weight: Any, upstream: Any, rows: int, dq: Any, dk: Any, moments: Any
+    q: Any, k: Any, weight: Any, upstream: Any, rows: int, dq: Any, dk: Any, dweight: Any
 ) -> None:
     """Four rows at a time share the loads of a key, two a division.
 
-    With f = 1 / (q k + 1), 1 - tanh^2 = 4 f (1 - f). Adds the sum of upstream * f to `moments`.
+    With f = 1 / (q k + 1), 1 - tanh^2 = 4 f (1 - f).
+    Takes twice the sum of upstream * f from `dweight`.
     """
     tile_function()
     real = dk.dtype.type
@@ -226,7 +239,7 @@ def _gradient_by_four(
             dq[r + 1, c] += factor * s1
             dq[r + 2, c] += factor * s2
             dq[r + 3, c] += factor * s3
-            moments[c] += m
+            dweight[c] -= real(2) * m
 
 
 @numba.njit(**INNER_OPTIONS)
@@ -239,7 +252,7 @@ def _gradient_direct(
     rows: int,
     dq: Any,
     dk: Any,
-    moments: Any,
+    dweight: Any,
 ) -> None:
     """The same at any magnitude: with t = e^(-2 |x|), f = 1 / (e^2x + 1) without overflow."""
     tile_function()
@@ -260,7 +273,7 @@ def _gradient_direct(
                 dk[c, j] += factor * slope
             dq[r, c] += factor * total
             moment += m
-        moments[c] += moment
+        dweight[c] -= two * moment
 
 
 @numba.njit(**INNER_OPTIONS)
@@ -280,12 +293,11 @@ def gradient(
     real = dk.dtype.type
     two = real(TWO32) if dk.itemsize == 4 else real(TWO64)
     fours = rows - rows % 4 if reach <= two else 0
-    moments = np.zeros_like(parameter)
-    _gradient_by_four(q, k, parameter, upstream, fours, dq, dk, moments)
-    _gradient_direct(q, k, parameter, upstream, fours, rows, dq, dk, moments)
+    _gradient_by_four(q, k, parameter, upstream, fours, dq, dk, dparameter)
+    _gradient_direct(q, k, parameter, upstream, fours, rows, dq, dk, dparameter)
     total = real(0)
     for r in range(rows):
         for j in range(WIDTH):
             total += upstream[r, j]
     for c in range(parameter.size):
-        dparameter[c] += total - real(2) * moments[c]
+        dparameter[c] += total

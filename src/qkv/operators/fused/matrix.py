@@ -14,6 +14,7 @@ def add_product(a: Any, b: Any, out: Any, rows: int, depth: int) -> None:
     """out[:rows] += a[:rows, :depth] @ b[:depth]; the vector lanes run along b's rows."""
     tile_function()
     blocked, whole, width = rows - rows % 4, depth - depth % 4, b.shape[1]
+    # Not `+=`: summed from the left, each product is one fused multiply-add.
     for r in range(0, blocked, 4):
         for c in range(0, whole, 4):
             a00, a01, a02, a03 = a[r, c], a[r, c + 1], a[r, c + 2], a[r, c + 3]
@@ -22,10 +23,10 @@ def add_product(a: Any, b: Any, out: Any, rows: int, depth: int) -> None:
             a30, a31, a32, a33 = a[r + 3, c], a[r + 3, c + 1], a[r + 3, c + 2], a[r + 3, c + 3]
             for j in range(width):
                 x0, x1, x2, x3 = b[c, j], b[c + 1, j], b[c + 2, j], b[c + 3, j]
-                out[r, j] += a00 * x0 + a01 * x1 + a02 * x2 + a03 * x3
-                out[r + 1, j] += a10 * x0 + a11 * x1 + a12 * x2 + a13 * x3
-                out[r + 2, j] += a20 * x0 + a21 * x1 + a22 * x2 + a23 * x3
-                out[r + 3, j] += a30 * x0 + a31 * x1 + a32 * x2 + a33 * x3
+                out[r, j] = out[r, j] + a00 * x0 + a01 * x1 + a02 * x2 + a03 * x3
+                out[r + 1, j] = out[r + 1, j] + a10 * x0 + a11 * x1 + a12 * x2 + a13 * x3
+                out[r + 2, j] = out[r + 2, j] + a20 * x0 + a21 * x1 + a22 * x2 + a23 * x3
+                out[r + 3, j] = out[r + 3, j] + a30 * x0 + a31 * x1 + a32 * x2 + a33 * x3
         for c in range(whole, depth):
             a00, a10, a20, a30 = a[r, c], a[r + 1, c], a[r + 2, c], a[r + 3, c]
             for j in range(width):
@@ -39,7 +40,7 @@ def add_product(a: Any, b: Any, out: Any, rows: int, depth: int) -> None:
             a00, a01, a02, a03 = a[r, c], a[r, c + 1], a[r, c + 2], a[r, c + 3]
             for j in range(width):
                 x0, x1, x2, x3 = b[c, j], b[c + 1, j], b[c + 2, j], b[c + 3, j]
-                out[r, j] += a00 * x0 + a01 * x1 + a02 * x2 + a03 * x3
+                out[r, j] = out[r, j] + a00 * x0 + a01 * x1 + a02 * x2 + a03 * x3
         for c in range(whole, depth):
             a00 = a[r, c]
             for j in range(width):
@@ -82,6 +83,15 @@ def transpose_into(rows: Any, out: Any) -> None:
     for c in range(rows.shape[1]):
         for j in range(count, out.shape[1]):
             out[c, j] = 0
+
+
+@numba.njit(**INNER_OPTIONS)
+def add_into(total: Any, part: Any) -> None:
+    """total += part, of two axes."""
+    tile_function()
+    for r in range(part.shape[0]):
+        for c in range(part.shape[1]):
+            total[r, c] += part[r, c]
 
 
 @numba.njit(**INNER_OPTIONS)
