@@ -94,7 +94,7 @@ def _scores_by_four(q: Any, k: Any, weight: Any, out: Any, rows: int, room: Any)
     """out -= 2 * sum of weight / (q k + 1), four columns and two queries at a time.
 
     Where the weights' inverses are of moderate size, w / x becomes 1 / (x / w), which saves two
-    multiplications; `room` is how large a product of two inverses may be.
+    multiplications; `room` is how large an inverse, or a product of two, may be.
     `out` has an even number of lines.
     """
     tile_function()
@@ -108,6 +108,7 @@ def _scores_by_four(q: Any, k: Any, weight: Any, out: Any, rows: int, room: Any)
         # False for NaN and for a weight of 0.
         moderate = (
             max(abs(i0 * i1), abs(i2 * i3)) <= room
+            and max(max(abs(i0), abs(i1)), max(abs(i2), abs(i3))) <= room
             and min(min(abs(i0), abs(i1)), min(abs(i2), abs(i3))) >= least
         )
         for r in range(0, rows, 2):
