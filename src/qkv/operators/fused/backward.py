@@ -18,7 +18,7 @@ import numpy as np
 
 from qkv.operators.fused.arithmetic import take_ticket, tile_function
 from qkv.operators.fused.masks import add_bias, limit, sift, span
-from qkv.operators.fused.matrix import add_product, all_finite, transpose_into
+from qkv.operators.fused.matrix import add_into, add_product, all_finite, transpose_into
 from qkv.operators.fused.weights import ROWS, WIDTH, drop
 
 CHUNK = 128  # queries whose contributions are summed before they go into float64
@@ -63,7 +63,9 @@ def backward_block(
     """Add what a block of queries and a tile of keys contribute to the gradients."""
     tile_function()
     scores(packed_query, packed_key, parameter, raw, rows, reach)
-    slopes[:rows] = 0
+    for r in range(rows):
+        for j in range(WIDTH):
+            slopes[r, j] = 0
     add_product(grad_answer, value_lines, slopes, rows, value_lines.shape[0])
     if row_key.size > 0:
         drop(b, i, rows, j0, row_key, threshold, dropout_scale, slopes)
@@ -79,7 +81,8 @@ def backward_block(
             limit(b, i + r, j0, width, index, start, stop, mask, bias, m, logits[r])
     for r in range(rows):
         if log_total[r] == -np.inf:
-            logits[r, :] = -np.inf
+            for j in range(WIDTH):
+                logits[r, j] = -np.inf
     to_slopes(raw, logits, rows, normal, weights, bias_slopes, slopes)
     if row_key.size > 0:
         drop(b, i, rows, j0, row_key, threshold, dropout_scale, weights)
@@ -98,7 +101,7 @@ def backward_block(
     )
 
 
-def backward(
+def backward_units(
     counter: Any,
     piece: int,
     pieces: int,
@@ -126,33 +129,35 @@ def backward(
     out_value: Any,
     out_parameter: Any,
     out_bias: Any,
+    space: Any,
 ) -> None:
-    """Draw units until none is left. One call per thread, all with one counter."""
+    """Draw units until none is left, in the buffers of `space`."""
     tile_function()
+    (
+        packed_query,
+        packed_key,
+        value_lines,
+        clean_key,
+        clean_value,
+        clean_lines,
+        raw,
+        logits,
+        weights,
+        slopes,
+        bias_slopes,
+        block_query,
+        chunk_key,
+        chunk_value,
+        chunk_parameter,
+        total_key,
+        total_value,
+        total_bias,
+    ) = space
     dtype = query.dtype
     n, value_depth = answer.shape[1], answer.shape[2]
     m, d = key.shape[1], key.shape[2]
-    depth = packed_depth(d)
     units = (group_start.size - 1) * pieces
     masked = start.size + mask.size + bias.size > 0
-    packed_query = np.zeros((ROWS, depth), dtype)
-    packed_key = np.zeros((depth, WIDTH), dtype)
-    value_lines = np.zeros((value_depth, WIDTH), dtype)
-    clean_key = np.zeros((depth, WIDTH), dtype)
-    clean_value = np.zeros((WIDTH, value_depth), dtype)
-    clean_lines = np.zeros((value_depth, WIDTH), dtype)
-    raw = np.zeros((ROWS, WIDTH), dtype)
-    logits = np.zeros((ROWS, WIDTH), dtype)
-    weights = np.zeros((ROWS, WIDTH), dtype)
-    slopes = np.zeros((ROWS, WIDTH), dtype)
-    bias_slopes = np.zeros((ROWS, WIDTH), dtype)
-    block_query = np.zeros((ROWS, d), dtype)
-    chunk_key = np.zeros((d, WIDTH), dtype)
-    chunk_value = np.zeros((value_depth, WIDTH), dtype)
-    chunk_parameter = np.zeros(parameter.size, dtype)
-    total_key = np.zeros((d, WIDTH), np.float64)
-    total_value = np.zeros((value_depth, WIDTH), np.float64)
-    total_bias = np.zeros(WIDTH, np.float64)
     while True:
         unit = take_ticket(counter)
         if unit >= units:
@@ -255,8 +260,8 @@ def backward(
                             line_of_query = out_query[layer, index[6, b], i + r]
                             for c in range(d):
                                 line_of_query[c] += block_query[r, c]
-                    total_key += chunk_key
-                    total_value += chunk_value
+                    add_into(total_key, chunk_key)
+                    add_into(total_value, chunk_value)
                     for c in range(parameter.size):
                         out_parameter[unit, c] += chunk_parameter[c]
                 for j in range(width):
@@ -269,3 +274,106 @@ def backward(
                 if out_bias.size > 0 and out_bias.shape[2] == 1 and out_bias.shape[3] > 1:
                     for j in range(width):
                         out_bias[0, index[9, b], 0, j0 + j] += dtype.type(total_bias[j])
+
+
+def backward(
+    counter: Any,
+    piece: int,
+    pieces: int,
+    order: Any,
+    group_start: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    parameter: Any,
+    index: Any,
+    start: Any,
+    stop: Any,
+    mask: Any,
+    bias: Any,
+    row_key: Any,
+    threshold: Any,
+    dropout_scale: Any,
+    answer: Any,
+    log_total: Any,
+    normal: Any,
+    grad_answer: Any,
+    grad_log_total: Any,
+    out_query: Any,
+    out_key: Any,
+    out_value: Any,
+    out_parameter: Any,
+    out_bias: Any,
+) -> None:
+    """One call per thread, all with one counter; this makes the buffers. See `forward.py`."""
+    dtype = query.dtype
+    value_depth, d = answer.shape[2], key.shape[2]
+    depth = packed_depth(d)
+    packed_query = np.empty((ROWS, depth), dtype)
+    packed_key = np.empty((depth, WIDTH), dtype)
+    value_lines = np.empty((value_depth, WIDTH), dtype)
+    clean_key = np.empty((depth, WIDTH), dtype)
+    clean_value = np.empty((WIDTH, value_depth), dtype)
+    clean_lines = np.empty((value_depth, WIDTH), dtype)
+    raw = np.zeros((ROWS, WIDTH), dtype)
+    logits = np.empty((ROWS, WIDTH), dtype)
+    weights = np.empty((ROWS, WIDTH), dtype)
+    slopes = np.empty((ROWS, WIDTH), dtype)
+    bias_slopes = np.empty((ROWS, WIDTH), dtype)
+    block_query = np.empty((ROWS, d), dtype)
+    chunk_key = np.empty((d, WIDTH), dtype)
+    chunk_value = np.empty((value_depth, WIDTH), dtype)
+    chunk_parameter = np.empty(parameter.size, dtype)
+    total_key = np.empty((d, WIDTH), np.float64)
+    total_value = np.empty((value_depth, WIDTH), np.float64)
+    total_bias = np.empty(WIDTH, np.float64)
+    space = (
+        packed_query,
+        packed_key,
+        value_lines,
+        clean_key,
+        clean_value,
+        clean_lines,
+        raw,
+        logits,
+        weights,
+        slopes,
+        bias_slopes,
+        block_query,
+        chunk_key,
+        chunk_value,
+        chunk_parameter,
+        total_key,
+        total_value,
+        total_bias,
+    )
+    backward_units(
+        counter,
+        piece,
+        pieces,
+        order,
+        group_start,
+        query,
+        key,
+        value,
+        parameter,
+        index,
+        start,
+        stop,
+        mask,
+        bias,
+        row_key,
+        threshold,
+        dropout_scale,
+        answer,
+        log_total,
+        normal,
+        grad_answer,
+        grad_log_total,
+        out_query,
+        out_key,
+        out_value,
+        out_parameter,
+        out_bias,
+        space,
+    )

@@ -93,7 +93,9 @@ def packed_depth(d: int) -> int:
 
 @_jit
 def pack_query(query: Any, packed: Any) -> Any:
-    packed[:] = query
+    for r in range(query.shape[0]):
+        for c in range(query.shape[1]):
+            packed[r, c] = query[r, c]
     return query.dtype.type(0)
 
 
@@ -104,11 +106,11 @@ def pack_key(key: Any, packed: Any) -> Any:
 
 
 @_jit
-def _squares(q: Any, k: Any, parameter: Any, rows: int, out: Any) -> None:
-    """out = u squared for each query of the block and each key of the tile."""
+def _squares(q: Any, k: Any, parameter: Any, rows: int, out: Any, columns: int) -> None:
+    """out = u squared, over the first columns, of each query of the block and key of the tile."""
     tile_function()
     for r in range(rows):
-        for c in range(k.shape[0]):
+        for c in range(columns):
             x, inverse = q[r, c], parameter[c]
             if c == 0:
                 for j in range(WIDTH):
@@ -126,10 +128,19 @@ def _squares(q: Any, k: Any, parameter: Any, rows: int, out: Any) -> None:
 
 def scores(q: Any, k: Any, parameter: Any, out: Any, rows: int, reach: Any) -> None:
     tile_function()
-    _squares(q, k, parameter, rows, out)
+    # The last column's square is turned into a score at once: one pass over the tile less.
+    last = k.shape[0] - 1
+    _squares(q, k, parameter, rows, out, last)
     for r in range(rows):
-        for j in range(WIDTH):
-            out[r, j] = value(out[r, j])  # type: ignore[name-defined]  # noqa: F821
+        x, inverse = q[r, last], parameter[last]
+        if last == 0:
+            for j in range(WIDTH):
+                step = (x - k[last, j]) * inverse
+                out[r, j] = value(step * step)  # type: ignore[name-defined]  # noqa: F821
+        else:
+            for j in range(WIDTH):
+                step = (x - k[last, j]) * inverse
+                out[r, j] = value(out[r, j] + step * step)  # type: ignore[name-defined]  # noqa: F821
 
 
 def gradient(
@@ -145,7 +156,7 @@ def gradient(
     dparameter: Any,
 ) -> None:
     tile_function()
-    _squares(q, k, parameter, rows, raw)
+    _squares(q, k, parameter, rows, raw, k.shape[0])
     for r in range(rows):
         for j in range(WIDTH):
             raw[r, j] = upstream[r, j] * slope(raw[r, j])  # type: ignore[name-defined]  # noqa: F821

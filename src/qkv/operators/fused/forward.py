@@ -1,7 +1,8 @@
 """The forward driver: tiles of keys, a running maximum over the allowed ones, and the answer.
 
 These functions are plain Python. `similarity.py` compiles a copy for each similarity, in which
-`packed_depth`, `pack_query`, `pack_key`, `scores`, `to_logits` and `to_weights` are its own.
+`packed_depth`, `pack_query`, `pack_key`, `scores`, `to_logits` and `to_weights` are its own;
+`SHARED` says that its scores are the logits already, so that one buffer serves for both.
 
 Sums within a tile are kept in the type of the input, sums over tiles in float64, so that the
 error does not grow with the number of keys.
@@ -53,7 +54,6 @@ def forward_block(
     m: int,
     raw: Any,
     logits: Any,
-    weights: Any,
     shift: Any,
     decay: Any,
     added: Any,
@@ -65,27 +65,31 @@ def forward_block(
     """Take one tile of keys into the running answers of a block of queries."""
     tile_function()
     scores(packed_query, packed_key, parameter, raw, rows, reach)
-    to_logits(raw, rows, logits)
+    if not SHARED:
+        to_logits(raw, rows, logits)
     if masked or width < WIDTH:
         for r in range(rows):
             limit(b, i + r, j0, width, index, start, stop, mask, bias, m, logits[r])
     raise_tops(logits, rows, top, shift, decay)
-    to_weights(raw, logits, rows, shift, bias.size == 0, weights, added)
+    # From here on `logits` holds the weights.
+    to_weights(raw, rows, shift, bias.size == 0, logits, added)
     for r in range(rows):
         total[r] = total[r] * decay[r] + np.float64(added[r])
     if row_key.size > 0:
-        drop(b, i, rows, j0, row_key, threshold, dropout_scale, weights)
-    tile_answer[:rows] = 0
+        drop(b, i, rows, j0, row_key, threshold, dropout_scale, logits)
+    for r in range(rows):
+        for c in range(answer.shape[1]):
+            tile_answer[r, c] = 0
     if value.shape[1] < NARROW:
-        add_transposed_product(weights, value_lines, tile_answer, rows, value.shape[1])
+        add_transposed_product(logits, value_lines, tile_answer, rows, value.shape[1])
     else:
-        add_product(weights, value, tile_answer, rows, width)
+        add_product(logits, value, tile_answer, rows, width)
     for r in range(rows):
         for c in range(answer.shape[1]):
             answer[r, c] = answer[r, c] * decay[r] + tile_answer[r, c]
 
 
-def forward(
+def forward_chunks(
     counter: Any,
     chunk: int,
     query: Any,
@@ -103,31 +107,32 @@ def forward(
     answer: Any,
     log_total: Any,
     normal: Any,
+    space: Any,
 ) -> None:
-    """Draw chunks of queries until none is left. One call per thread, all with one counter."""
+    """Draw chunks of queries until none is left, in the buffers of `space`."""
     tile_function()
+    (
+        packed_query,
+        packed_key,
+        value_lines,
+        clean_key,
+        clean_value,
+        raw,
+        logits,
+        shift,
+        decay,
+        added,
+        tile_answer,
+        reach,
+        top,
+        total,
+        running,
+    ) = space
     real = query.dtype.type
     batch, n, value_depth = answer.shape
-    m, d = key.shape[1], key.shape[2]
-    depth = packed_depth(d)
+    m = key.shape[1]
     chunks = (n + chunk - 1) // chunk
     masked = start.size + mask.size + bias.size > 0
-    packed_query = np.zeros((chunk, depth), query.dtype)
-    packed_key = np.zeros((depth, WIDTH), query.dtype)
-    value_lines = np.zeros((value_depth, WIDTH), query.dtype)
-    clean_key = np.zeros((depth, WIDTH), query.dtype)
-    clean_value = np.zeros((WIDTH, value_depth), query.dtype)
-    raw = np.zeros((ROWS, WIDTH), query.dtype)
-    logits = np.zeros((ROWS, WIDTH), query.dtype)
-    weights = np.zeros((ROWS, WIDTH), query.dtype)
-    shift = np.zeros(ROWS, query.dtype)
-    decay = np.zeros(ROWS, np.float64)
-    added = np.zeros(ROWS, query.dtype)
-    tile_answer = np.zeros((ROWS, value_depth), query.dtype)
-    reach = np.zeros(chunk // ROWS + 1, query.dtype)
-    top = np.zeros(chunk, query.dtype)
-    total = np.zeros(chunk, np.float64)
-    running = np.zeros((chunk, value_depth), np.float64)
     while True:
         item = take_ticket(counter)
         if item >= batch * chunks:
@@ -190,7 +195,6 @@ def forward(
                         m,
                         raw,
                         logits,
-                        weights,
                         shift,
                         decay,
                         added,
@@ -215,3 +219,83 @@ def forward(
                 normal[b, i0 + r, 1] = real(1 / total[r])
                 for c in range(value_depth):
                     answer[b, i0 + r, c] = real(running[r, c] / total[r])
+
+
+def forward(
+    counter: Any,
+    chunk: int,
+    query: Any,
+    key: Any,
+    value: Any,
+    parameter: Any,
+    index: Any,
+    start: Any,
+    stop: Any,
+    mask: Any,
+    bias: Any,
+    row_key: Any,
+    threshold: Any,
+    dropout_scale: Any,
+    answer: Any,
+    log_total: Any,
+    normal: Any,
+) -> None:
+    """One call per thread, all with one counter.
+
+    This makes the buffers and no more: only a function that makes no arrays can be spared the
+    counting of references. See `arithmetic.py`.
+    """
+    value_depth = answer.shape[2]
+    depth = packed_depth(key.shape[2])
+    packed_query = np.empty((chunk, depth), query.dtype)
+    packed_key = np.empty((depth, WIDTH), query.dtype)
+    value_lines = np.empty((value_depth, WIDTH), query.dtype)
+    clean_key = np.empty((depth, WIDTH), query.dtype)
+    clean_value = np.empty((WIDTH, value_depth), query.dtype)
+    raw = np.zeros((ROWS, WIDTH), query.dtype)
+    logits = raw if SHARED else np.empty((ROWS, WIDTH), query.dtype)
+    shift = np.empty(ROWS, query.dtype)
+    decay = np.empty(ROWS, np.float64)
+    added = np.empty(ROWS, query.dtype)
+    tile_answer = np.empty((ROWS, value_depth), query.dtype)
+    reach = np.empty(chunk // ROWS + 1, query.dtype)
+    top = np.empty(chunk, query.dtype)
+    total = np.empty(chunk, np.float64)
+    running = np.empty((chunk, value_depth), np.float64)
+    space = (
+        packed_query,
+        packed_key,
+        value_lines,
+        clean_key,
+        clean_value,
+        raw,
+        logits,
+        shift,
+        decay,
+        added,
+        tile_answer,
+        reach,
+        top,
+        total,
+        running,
+    )
+    forward_chunks(
+        counter,
+        chunk,
+        query,
+        key,
+        value,
+        parameter,
+        index,
+        start,
+        stop,
+        mask,
+        bias,
+        row_key,
+        threshold,
+        dropout_scale,
+        answer,
+        log_total,
+        normal,
+        space,
+    )

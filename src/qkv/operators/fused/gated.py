@@ -20,7 +20,9 @@ def packed_depth(d: int) -> int:
 
 @numba.njit(**INNER_OPTIONS)
 def pack_query(query: Any, packed: Any) -> Any:
-    packed[:] = query
+    for r in range(query.shape[0]):
+        for c in range(query.shape[1]):
+            packed[r, c] = query[r, c]
     return query.dtype.type(0)
 
 
@@ -35,7 +37,9 @@ def scores(q: Any, k: Any, parameter: Any, out: Any, rows: int, reach: Any) -> N
     tile_function()
     one, scale = out.dtype.type(1), parameter[0]
     d = k.shape[0] - 1
-    out[:rows] = 0
+    for r in range(rows):
+        for j in range(out.shape[1]):
+            out[r, j] = 0
     add_product(q, k, out, rows, d)
     gate_key = k[d]
     for r in range(rows):

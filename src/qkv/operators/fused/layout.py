@@ -73,9 +73,13 @@ def drop_expanded(tensor: Tensor, kept: int) -> Tensor:
 
 def flat(tensor: Tensor, axes: int) -> npt.NDArray[Any]:
     """As a C-contiguous array of one batch axis and the last `axes` axes."""
-    shape = tensor.shape
-    split = len(shape) - axes
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    array: npt.NDArray[Any] = tensor.contiguous().numpy()
+    # NumPy's reshape is cheaper than torch's, and here never copies.
+    split = array.ndim - axes
+    if split == 0:
+        return array[None]
     if split != 1:
-        tensor = tensor.reshape(math.prod(shape[:split]), *shape[split:])
-    array: npt.NDArray[Any] = tensor.detach().contiguous().numpy()
+        return array.reshape(math.prod(array.shape[:split]), *array.shape[split:])
     return array

@@ -61,7 +61,8 @@ def limit(
     if bias.size > 0:
         added = bias[index[5, b], i if bias.shape[1] > 1 else 0]
         if added.size == 1:
-            line[first:last] += added[0]
+            for j in range(first, last):
+                line[j] += added[0]
         else:
             for j in range(first, last):
                 line[j] += added[j0 + j]

@@ -10,58 +10,41 @@ from qkv.operators.fused.arithmetic import INNER_OPTIONS, tile_function
 
 
 @numba.njit(**INNER_OPTIONS)
-def _add_four_rows(a: Any, b: Any, out: Any, r: int, depth: int) -> None:
-    tile_function()
-    out0, out1, out2, out3 = out[r], out[r + 1], out[r + 2], out[r + 3]
-    whole = depth - depth % 4
-    for c in range(0, whole, 4):
-        b0, b1, b2, b3 = b[c], b[c + 1], b[c + 2], b[c + 3]
-        a00, a01, a02, a03 = a[r, c], a[r, c + 1], a[r, c + 2], a[r, c + 3]
-        a10, a11, a12, a13 = a[r + 1, c], a[r + 1, c + 1], a[r + 1, c + 2], a[r + 1, c + 3]
-        a20, a21, a22, a23 = a[r + 2, c], a[r + 2, c + 1], a[r + 2, c + 2], a[r + 2, c + 3]
-        a30, a31, a32, a33 = a[r + 3, c], a[r + 3, c + 1], a[r + 3, c + 2], a[r + 3, c + 3]
-        for j in range(b.shape[1]):
-            x0, x1, x2, x3 = b0[j], b1[j], b2[j], b3[j]
-            out0[j] += a00 * x0 + a01 * x1 + a02 * x2 + a03 * x3
-            out1[j] += a10 * x0 + a11 * x1 + a12 * x2 + a13 * x3
-            out2[j] += a20 * x0 + a21 * x1 + a22 * x2 + a23 * x3
-            out3[j] += a30 * x0 + a31 * x1 + a32 * x2 + a33 * x3
-    for c in range(whole, depth):
-        b0 = b[c]
-        a00, a10, a20, a30 = a[r, c], a[r + 1, c], a[r + 2, c], a[r + 3, c]
-        for j in range(b.shape[1]):
-            x0 = b0[j]
-            out0[j] += a00 * x0
-            out1[j] += a10 * x0
-            out2[j] += a20 * x0
-            out3[j] += a30 * x0
-
-
-@numba.njit(**INNER_OPTIONS)
-def _add_one_row(a: Any, b: Any, out: Any, r: int, depth: int) -> None:
-    tile_function()
-    out0 = out[r]
-    whole = depth - depth % 4
-    for c in range(0, whole, 4):
-        b0, b1, b2, b3 = b[c], b[c + 1], b[c + 2], b[c + 3]
-        a0, a1, a2, a3 = a[r, c], a[r, c + 1], a[r, c + 2], a[r, c + 3]
-        for j in range(b.shape[1]):
-            out0[j] += a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j]
-    for c in range(whole, depth):
-        b0 = b[c]
-        a0 = a[r, c]
-        for j in range(b.shape[1]):
-            out0[j] += a0 * b0[j]
-
-
-@numba.njit(**INNER_OPTIONS)
 def add_product(a: Any, b: Any, out: Any, rows: int, depth: int) -> None:
     """out[:rows] += a[:rows, :depth] @ b[:depth]; the vector lanes run along b's rows."""
-    blocked = rows - rows % 4
+    tile_function()
+    blocked, whole, width = rows - rows % 4, depth - depth % 4, b.shape[1]
+    # Not `+=`: summed from the left, each product is one fused multiply-add.
     for r in range(0, blocked, 4):
-        _add_four_rows(a, b, out, r, depth)
+        for c in range(0, whole, 4):
+            a00, a01, a02, a03 = a[r, c], a[r, c + 1], a[r, c + 2], a[r, c + 3]
+            a10, a11, a12, a13 = a[r + 1, c], a[r + 1, c + 1], a[r + 1, c + 2], a[r + 1, c + 3]
+            a20, a21, a22, a23 = a[r + 2, c], a[r + 2, c + 1], a[r + 2, c + 2], a[r + 2, c + 3]
+            a30, a31, a32, a33 = a[r + 3, c], a[r + 3, c + 1], a[r + 3, c + 2], a[r + 3, c + 3]
+            for j in range(width):
+                x0, x1, x2, x3 = b[c, j], b[c + 1, j], b[c + 2, j], b[c + 3, j]
+                out[r, j] = out[r, j] + a00 * x0 + a01 * x1 + a02 * x2 + a03 * x3
+                out[r + 1, j] = out[r + 1, j] + a10 * x0 + a11 * x1 + a12 * x2 + a13 * x3
+                out[r + 2, j] = out[r + 2, j] + a20 * x0 + a21 * x1 + a22 * x2 + a23 * x3
+                out[r + 3, j] = out[r + 3, j] + a30 * x0 + a31 * x1 + a32 * x2 + a33 * x3
+        for c in range(whole, depth):
+            a00, a10, a20, a30 = a[r, c], a[r + 1, c], a[r + 2, c], a[r + 3, c]
+            for j in range(width):
+                x0 = b[c, j]
+                out[r, j] += a00 * x0
+                out[r + 1, j] += a10 * x0
+                out[r + 2, j] += a20 * x0
+                out[r + 3, j] += a30 * x0
     for r in range(blocked, rows):
-        _add_one_row(a, b, out, r, depth)
+        for c in range(0, whole, 4):
+            a00, a01, a02, a03 = a[r, c], a[r, c + 1], a[r, c + 2], a[r, c + 3]
+            for j in range(width):
+                x0, x1, x2, x3 = b[c, j], b[c + 1, j], b[c + 2, j], b[c + 3, j]
+                out[r, j] = out[r, j] + a00 * x0 + a01 * x1 + a02 * x2 + a03 * x3
+        for c in range(whole, depth):
+            a00 = a[r, c]
+            for j in range(width):
+                out[r, j] += a00 * b[c, j]
 
 
 @numba.njit(**INNER_OPTIONS)
@@ -100,6 +83,15 @@ def transpose_into(rows: Any, out: Any) -> None:
     for c in range(rows.shape[1]):
         for j in range(count, out.shape[1]):
             out[c, j] = 0
+
+
+@numba.njit(**INNER_OPTIONS)
+def add_into(total: Any, part: Any) -> None:
+    """total += part, of two axes."""
+    tile_function()
+    for r in range(part.shape[0]):
+        for c in range(part.shape[1]):
+            total[r, c] += part[r, c]
 
 
 @numba.njit(**INNER_OPTIONS)

@@ -17,7 +17,7 @@ from qkv.operators.fused.layout import drop_expanded, flat, layout
 Array = npt.NDArray[Any]
 
 WIDTH, ROWS = 256, 8  # a tile of keys and a block of queries, as in weights.py
-CHUNK = 256  # most queries that a thread takes at a time
+CHUNK = 512  # most queries that a thread takes at a time
 SMALL = 2_000_000  # multiply-adds below which a second thread costs more than it saves
 
 _NO_INTERVAL = np.empty((0, 0), np.int64)
@@ -51,12 +51,15 @@ class Operands:
         rate: float,
     ) -> None:
         main = [query, key, value]
-        # NumPy's: that of torch imports sympy at its first call.
-        self.batch = np.broadcast_shapes(*(t.shape[:-2] for t in main))
+        shapes = [tuple(tensor.shape[:-2]) for tensor in main]
+        self.batch = shapes[0]
+        if not shapes[0] == shapes[1] == shapes[2]:
+            # NumPy's: that of torch imports sympy at its first call.
+            self.batch = np.broadcast_shapes(*shapes)
         self.n, self.m = query.shape[-2], key.shape[-2]
         self.value_depth = value.shape[-1]
-        small = [drop_expanded(tensor, 2) for tensor in main]
-        leads = [tensor.shape[:-2] for tensor in small]
+        small = [drop_expanded(tensor, 2) for tensor in main] if any(shapes) else main
+        leads = [tuple(tensor.shape[:-2]) for tensor in small] if any(shapes) else shapes
         arrays = [flat(tensor, 2) for tensor in small]
         self.dtype = arrays[0].dtype
         masks: list[Array] = [_NO_INTERVAL, _NO_INTERVAL, _NO_MASK, _NO_BIAS[self.dtype]]
@@ -74,11 +77,8 @@ class Operands:
             mask_leads[2] = tuple(small_bias.shape[:-2])
             masks[3] = flat(small_bias, 2)
         # Gradients have the shape of what was passed, expanded axes and all.
-        gradient_leads = [tensor.shape[:-2] for tensor in main]
-        gradient_leads.append(torch.Size() if bias is None else bias.shape[:-2])
-        self.layout = layout(
-            self.batch, *(tuple(x) for x in (*leads, *mask_leads, *gradient_leads))
-        )
+        bias_lead = () if bias is None else tuple(bias.shape[:-2])
+        self.layout = layout(self.batch, *leads, *mask_leads, *shapes, bias_lead)
         self.arrays: tuple[Any, ...] = (
             *arrays,
             parameter.detach().contiguous().numpy(),

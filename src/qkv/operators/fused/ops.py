@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.operators.fused import reference, threads
+from qkv.operators.fused.layout import flat
 from qkv.operators.fused.operands import Operands, kernels
 
 KINDS = (
@@ -58,16 +59,15 @@ def _forward(
     answer = query.new_empty((*operands.batch, operands.n, operands.value_depth))
     log_total = query.new_empty((*operands.batch, operands.n))
     normal = query.new_empty((*operands.batch, operands.n, 2))
-    size = operands.layout.size
     forward, _ = kernels(kind)
     task = partial(
         forward,
         np.zeros(1, np.int64),
         operands.chunk(),
         *operands.arrays,
-        answer.view(size, operands.n, operands.value_depth).numpy(),
-        log_total.view(size, operands.n).numpy(),
-        normal.view(size, operands.n, 2).numpy(),
+        flat(answer, 2),
+        flat(log_total, 1),
+        flat(normal, 2),
     )
     threads.run(task, operands.threads)
     return answer, log_total, normal
@@ -115,7 +115,6 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of query, key, value, parameter and bias (of size 0 if not wanted)."""
     operands = Operands(query, key, value, parameter, bias, start, stop, mask, row_key, rate)
-    size, n, value_depth = operands.layout.size, operands.n, operands.value_depth
     piece, pieces = operands.pieces()
     units = max(1, (operands.layout.group_start.size - 1) * pieces)
     dtype = operands.dtype
@@ -138,11 +137,11 @@ def _backward(
         operands.layout.order,
         operands.layout.group_start,
         *operands.arrays,
-        answer.contiguous().view(size, n, value_depth).numpy(),
-        log_total.contiguous().view(size, n).numpy(),
-        normal.contiguous().view(size, n, 2).numpy(),
-        grad_answer.contiguous().view(size, n, value_depth).numpy(),
-        grad_log_total.contiguous().view(size, n).numpy(),
+        flat(answer, 2),
+        flat(log_total, 1),
+        flat(normal, 2),
+        flat(grad_answer, 2),
+        flat(grad_log_total, 1),
         grad_query,
         grad_key,
         grad_value,

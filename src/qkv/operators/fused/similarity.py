@@ -21,6 +21,8 @@ from qkv.operators.fused.cache import kernel_cache
 
 Function = Callable[..., Any]
 
+DRAWS = {"forward": "forward_chunks", "backward": "backward_units"}  # what draws the work
+
 
 @dataclass(frozen=True)
 class Similarity:
@@ -34,7 +36,7 @@ class Similarity:
     proportional: bool = False
 
 
-def bind(function: Function, name: str, **bindings: Function) -> types.FunctionType:
+def bind(function: Function, name: str, **bindings: Function | bool) -> types.FunctionType:
     """A copy of a plain function under its own name, its free names bound as given."""
     names = {**function.__globals__, **bindings}
     bound = types.FunctionType(function.__code__, names, name, function.__defaults__)
@@ -78,7 +80,8 @@ def build(kind: str) -> tuple[Function, Function]:
     """The forward and the backward kernel of a similarity; they compile when first called."""
     similarity = SIMILARITIES[kind]()
     normal = "proportional" if similarity.proportional else "softmax"
-    bindings: dict[str, Function] = {
+    bindings: dict[str, Function | bool] = {
+        "SHARED": not similarity.proportional,
         "packed_depth": similarity.packed_depth,
         "pack_query": similarity.pack_query,
         "pack_key": similarity.pack_key,
@@ -94,6 +97,8 @@ def build(kind: str) -> tuple[Function, Function]:
         for driver, name in ((forward, "forward"), (backward, "backward")):
             block = bind(getattr(driver, f"{name}_block"), f"{kind}_{name}_block", **bindings)
             bindings[f"{name}_block"] = compiled(block)
+            loop = getattr(driver, DRAWS[name])
+            bindings[DRAWS[name]] = compiled(bind(loop, f"{kind}_{DRAWS[name]}", **bindings))
             whole = bind(getattr(driver, name), f"{kind}_{name}", **bindings)
             kernels.append(numba.njit(cache=True, **TILE_OPTIONS)(whole))
     return kernels[0], kernels[1]

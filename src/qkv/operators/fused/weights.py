@@ -19,6 +19,7 @@ from qkv.operators.fused.arithmetic import (
 
 WIDTH = 256  # keys in a tile: the packed tile of a usual hidden size stays in the inner caches
 ROWS = 8  # queries in a block
+STRIP = WIDTH // 4
 
 
 @numba.njit(**INNER_OPTIONS)
@@ -28,10 +29,15 @@ def raise_tops(logits: Any, rows: int, top: Any, shift: Any, decay: Any) -> None
     real = logits.dtype.type
     for r in range(rows):
         # LLVM does not vectorise a running maximum of floats unless it may ignore NaN; of
-        # integers it does. NaN is passed over here, `exp` will show it.
+        # integers it does, and four floats by four before that. NaN is passed over here,
+        # `exp` will show it.
         highest = ordered(real(-np.inf))
-        for j in range(WIDTH):
-            place = ordered(logits[r, j])
+        for j in range(STRIP):
+            best = real(-np.inf)
+            for strip in range(0, WIDTH, STRIP):
+                x = logits[r, strip + j]
+                best = x if x > best else best
+            place = ordered(best)
             highest = place if place > highest else highest
         best, old = unordered(highest), top[r]
         top[r] = best if best > old else old
@@ -42,33 +48,31 @@ def raise_tops(logits: Any, rows: int, top: Any, shift: Any, decay: Any) -> None
 
 
 @numba.njit(**INNER_OPTIONS)
-def softmax_weights(
-    raw: Any, logits: Any, rows: int, shift: Any, plain: Any, out: Any, added: Any
-) -> None:
-    """Weights of each row, relative to e^shift, and their sum."""
+def softmax_weights(raw: Any, rows: int, shift: Any, plain: Any, logits: Any, added: Any) -> None:
+    """Turn the logits of each row into weights, relative to e^shift, and sum them."""
     tile_function()
     for r in range(rows):
-        total, s = out.dtype.type(0), shift[r]
+        total, s = logits.dtype.type(0), shift[r]
         for j in range(WIDTH):
             weight = exp(logits[r, j] - s)
-            out[r, j] = weight
+            logits[r, j] = weight
             total += weight
         added[r] = total
 
 
 @numba.njit(**INNER_OPTIONS)
 def proportional_weights(
-    raw: Any, logits: Any, rows: int, shift: Any, plain: Any, out: Any, added: Any
+    raw: Any, rows: int, shift: Any, plain: Any, logits: Any, added: Any
 ) -> None:
     """The same where the raw scores are weights already; `plain` says that there is no bias."""
     tile_function()
-    zero = out.dtype.type(0)
+    zero = logits.dtype.type(0)
     for r in range(rows):
         total, s = zero, shift[r]
         for j in range(WIDTH):
-            power = out.dtype.type(1) if plain else exp(logits[r, j] - s)
+            power = logits.dtype.type(1) if plain else exp(logits[r, j] - s)
             weight = raw[r, j] * power if logits[r, j] > -np.inf else zero
-            out[r, j] = weight
+            logits[r, j] = weight
             total += weight
         added[r] = total
 
