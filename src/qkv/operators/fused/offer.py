@@ -19,7 +19,7 @@ def offer(problem: Problem) -> Offer | str:
     """Serve similarities with a kernel, on CPUs, under runs of keys, tensors, or both."""
     if problem.query.device.type not in ("cpu", "meta"):
         return "the kernels are compiled for CPUs"
-    if problem.pairs == 0:
+    if problem.pairs * problem.query.shape[-1] * problem.value.shape[-1] == 0:
         return "there is nothing to compare"
     if in_transform():
         return "torch's function transforms do not see into the kernels"
