@@ -28,7 +28,8 @@ def _sized(n: int, m: int, d: int = 8, d_v: int = 8) -> list[torch.Tensor]:
         (None, qkv.mask.Window(8, 8), 0.0, 4096, "banded"),
         (None, qkv.mask.Window(8, 8), 0.0, 64, "sdpa"),
         ("gaussian", None, 0.0, 16, "dense"),
-        ("gaussian", None, 0.0, 512, "fused"),
+        ("gaussian", None, 0.0, 512, "sdpa"),
+        ("laplacian", None, 0.0, 512, "fused"),
         (qkv.Gaussian(0.01), None, 0.0, 4096, "fused"),
         ("gaussian", qkv.mask.Causal(), 0.1, 4096, "fused"),
         (qkv.Additive(8, 8, 128), None, 0.0, 1024, "fused"),
@@ -42,6 +43,12 @@ def test_choice(similarity: object, mask: object, dropout: float, size: int, ope
     plan = qkv.explain(*_sized(size, size), similarity=similarity, mask=mask, dropout=dropout)
     assert plan.operator == operator
     assert set(plan.rejected) == set(OPERATORS) - {operator}
+
+
+def test_a_distance_in_few_dimensions_has_a_kernel_of_its_own() -> None:
+    assert qkv.explain(*_sized(2048, 2048, 2), similarity="gaussian").operator == "fused"
+    assert qkv.explain(*_sized(2048, 2048, 8), similarity="gaussian").operator == "sdpa"
+    assert qkv.explain(*_sized(512, 512, 2), similarity="gaussian").operator == "sdpa"
 
 
 def test_reasons() -> None:

@@ -228,7 +228,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
         {"operator": "sdpa", "mask": qkv.mask.TopK(2)},
         ValueError,
         "operator 'sdpa' cannot serve: TopK(2) ranks scores, which PyTorch's kernel does not give "
-        "out; 'topk' can, in 8.4 MB",
+        "out; 'dense' can, in 504 B",
     ),
 ]
 

@@ -59,9 +59,12 @@ CROSSOVERS = (
     Crossover(
         "sdpa",
         lambda problem: (
-            not _is_distance(problem) or problem.dim >= 32 or problem.query.device.type != "cpu"
+            not _is_distance(problem)
+            or problem.dim >= 8
+            or problem.n * problem.m < 2**20
+            or problem.query.device.type != "cpu"
         ),
-        "in fewer than 32 dimensions the fused kernel of a distance is quicker",
+        "in fewer than 8 dimensions the fused kernel of a distance is quicker",
     ),
     Crossover(
         "fused",
