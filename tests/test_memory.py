@@ -76,4 +76,5 @@ def test_streamed_is_linear_forwards_and_backwards(similarity: Any, batch: tuple
         answer = qkv.attend(query, key, value, similarity=similarity, operator="streamed")
         torch.autograd.grad(answer.sum(), (query, key, value))
 
-    assert _extra(run) < 45  # all scores: 64 MB, with differences and weights three times that
+    # A dozen tensors of a tile of 4 MB. All scores: 64 MB, as many times over.
+    assert _extra(run) < 80

@@ -27,7 +27,8 @@ def _sized(n: int, m: int, d: int = 8, d_v: int = 8) -> list[torch.Tensor]:
         (None, qkv.mask.Causal(), 0.0, 4096, "sdpa"),
         (None, qkv.mask.Window(8, 8), 0.0, 4096, "banded"),
         (None, qkv.mask.Window(8, 8), 0.0, 64, "sdpa"),
-        ("gaussian", None, 0.0, 16, "dense"),
+        ("gaussian", None, 0.0, 16, "sdpa"),
+        ("triangular", None, 0.0, 16, "dense"),
         ("gaussian", None, 0.0, 512, "sdpa"),
         ("laplacian", None, 0.0, 512, "fused"),
         (qkv.Gaussian(0.01), None, 0.0, 4096, "fused"),
@@ -67,9 +68,9 @@ def test_prints_like_a_database() -> None:
     plan = qkv.explain(*_sized(4096, 4096, 64, 32), similarity=city_block)
     assert str(plan) == (
         "attend  4,096 queries × 4,096 keys, d_q 64, d_k 64, d_v 32, float32, FromCallable\n"
-        "└─ streamed: tiles keep the memory at 8.4 MB, whatever the number of queries\n"
+        "└─ streamed: tiles keep the memory at 50.3 MB, whatever the number of queries\n"
         "   work    3.31 GFLOP\n"
-        "   memory  8.4 MB beside the arguments and the answer (all scores at once: 4.4 GB)\n"
+        "   memory  50.3 MB beside the arguments and the answer (all scores at once: 4.4 GB)\n"
         "   passed over\n"
         "     topk    the mask is not the best k keys of each query\n"
         "     banded  all queries may see the same keys\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import banded, dense, fused, sdpa, streamed, topk
@@ -23,14 +22,6 @@ OPERATORS: dict[str, Callable[[Problem], Offer | str]] = {
 }
 
 
-class Crossover(NamedTuple):
-    """Where an operator that can serve is also the better choice, and why not elsewhere."""
-
-    operator: str
-    favours: Callable[[Problem], bool]
-    otherwise: str
-
-
 def _work(problem: Problem) -> int:
     return problem.pairs * (problem.dim + problem.value.shape[-1])
 
@@ -39,44 +30,49 @@ def _is_distance(problem: Problem) -> bool:
     return isinstance(problem.similarity, (Kernel, Euclidean))
 
 
-#: Where one operator overtakes another; `qkv bench fused` measures both sides of each.
-CROSSOVERS = (
-    Crossover(
-        "topk",
-        lambda problem: problem.n * problem.m >= 2**14,
-        "for fewer than 16,384 pairs ranking all scores at once is quicker",
-    ),
-    Crossover(
-        "banded",
-        lambda problem: problem.n >= 512,
-        "for fewer than 512 queries one call with a mask is quicker",
-    ),
-    Crossover(
-        "banded",
-        lambda problem: not sdpa.is_plainly_causal(problem),
-        "PyTorch's kernel skips what lies ahead by itself",
-    ),
-    Crossover(
-        "sdpa",
-        lambda problem: (
-            not _is_distance(problem)
-            or problem.dim >= 8
-            or problem.n * problem.m < 2**20
-            or problem.query.device.type != "cpu"
+#: Where an operator that can serve is also the better choice, and why not elsewhere.
+#: `qkv bench fused` measures both sides of each crossover.
+CROSSOVERS: dict[str, list[tuple[Callable[[Problem], bool], str]]] = {
+    "topk": [
+        (
+            lambda problem: problem.n * problem.m >= 2**14,
+            "for fewer than 16,384 pairs ranking all scores at once is quicker",
+        )
+    ],
+    "banded": [
+        (
+            lambda problem: problem.n >= 512,
+            "for fewer than 512 queries one call with a mask is quicker",
         ),
-        "in fewer than 8 dimensions the fused kernel of a distance is quicker",
-    ),
-    Crossover(
-        "fused",
-        lambda problem: _work(problem) >= 2**16,
-        "for so little work a kernel is not worth loading",
-    ),
-    Crossover(
-        "dense",
-        lambda problem: dense.bytes_needed(problem) <= TILE_BYTES,
-        f"more than {readable(TILE_BYTES)} at once; tiles are kinder to the caches",
-    ),
-)
+        (
+            lambda problem: not sdpa.is_plainly_causal(problem),
+            "PyTorch's kernel skips what lies ahead by itself",
+        ),
+    ],
+    "sdpa": [
+        (
+            lambda problem: (
+                not _is_distance(problem)
+                or problem.dim >= 8
+                or problem.n * problem.m < 2**20
+                or problem.query.device.type != "cpu"
+            ),
+            "in fewer than 8 dimensions the fused kernel of a distance is quicker",
+        )
+    ],
+    "fused": [
+        (
+            lambda problem: _work(problem) >= 2**16,
+            "for so little work a kernel is not worth loading",
+        )
+    ],
+    "dense": [
+        (
+            lambda problem: dense.bytes_needed(problem) <= TILE_BYTES,
+            f"more than {readable(TILE_BYTES)} at once; tiles are kinder to the caches",
+        )
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -116,9 +112,10 @@ def choose(problem: Problem, operator: str | None = None) -> Offer:
     if operator is not None:
         return _forced(problem, operator)
     for name, ask in OPERATORS.items():
-        offer = ask(problem)
-        if not isinstance(offer, str) and _not_preferred(name, problem) is None:
-            return offer
+        if _not_preferred(name, problem) is None:
+            offer = ask(problem)
+            if not isinstance(offer, str):
+                return offer
     raise AssertionError("streamed serves everything")
 
 
@@ -152,10 +149,10 @@ def explain(problem: Problem) -> Plan:
 
 
 def _not_preferred(name: str, problem: Problem) -> str | None:
-    """Why an operator that could serve is not the better choice."""
-    for crossover in CROSSOVERS:
-        if crossover.operator == name and not crossover.favours(problem):
-            return crossover.otherwise
+    """Why an operator, if it can serve, is not the better choice."""
+    for favours, otherwise in CROSSOVERS.get(name, ()):
+        if not favours(problem):
+            return otherwise
     return None
 
 

@@ -18,13 +18,18 @@ from qkv.operators.tiles import TileFunction, in_tiles, spans
 from qkv.problem import Problem
 
 
+#: What a tile and its gradients hold at once, in tensors of a tile's size; measured on kernels.
+TENSORS_IN_A_TILE = 12
+
+
 def offer(problem: Problem) -> Offer:
     """Streamed serves everything."""
     return Offer(run=lambda: answer(problem), cost=lambda: _cost(problem))
 
 
 def _cost(problem: Problem) -> Cost:
-    size = min(bytes_needed(problem), max(2 * TILE_BYTES, bytes_needed(problem) // problem.n))
+    one_row = bytes_needed(problem) // problem.n
+    size = min(bytes_needed(problem), max(TENSORS_IN_A_TILE * TILE_BYTES, one_row))
     reason = f"tiles keep the memory at {readable(size)}, whatever the number of queries"
     return Cost(problem.flops, size, reason)
 
