@@ -35,7 +35,10 @@ docs: .venv/installed-all
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs .venv/docs
 
 bench: .venv/installed-all
+	$(PIP) -e '.[bench]'
 	$(BIN)/qkv bench core
+	$(BIN)/qkv bench fused
+	$(BIN)/qkv bench layers
 
 clean:
 	rm -rf .venv build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -77,4 +77,4 @@ def test_streamed_is_linear_forwards_and_backwards(similarity: Any, batch: tuple
         torch.autograd.grad(answer.sum(), (query, key, value))
 
     # A dozen tensors of a tile of 4 MB. All scores: 64 MB, as many times over.
-    assert _extra(run) < 80
+    assert _extra(run) < 120
