@@ -17,7 +17,6 @@ from qkv.operators.dense import bytes_needed, pool
 from qkv.operators.tiles import TileFunction, in_tiles, spans
 from qkv.problem import Problem
 
-
 #: What a tile and its gradients hold at once, in tensors of a tile's size; measured on kernels.
 TENSORS_IN_A_TILE = 12
 
