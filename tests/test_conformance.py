@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from cases import BATCH, D_V, MASKS, SIMILARITIES, Case, M, MaskCase, N, expected, inputs
-from operators import DISTANCES, every_combination, every_similarity, masks_served
+from operators import DISTANCES, combinations, every_combination, every_similarity, masks_served
 from torch import Tensor
 
 import qkv
@@ -213,26 +213,37 @@ def test_sizes_of_nothing_and_one(
     assert totals.shape == (*batch, n)
 
 
-@every_similarity
+FEW_MASKS = [case for case in MASKS if case.name in ("none", "causal", "boolean", "floating")]
+
+
+@pytest.mark.parametrize(("operator", "case", "mask_case"), list(combinations(FEW_MASKS)))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_error_is_at_most_twice_that_of_a_naive_computation(
-    operator: str, case: Case, dtype: torch.dtype
+    operator: str, case: Case, mask_case: MaskCase, dtype: torch.dtype
 ) -> None:
-    query, key, value = inputs(case, n=31, m=257, dtype=dtype, batch=3)
-    similarity = case.build(dtype)
+    n, m = 31, 257
+    query, key, value = inputs(case, n=n, m=m, dtype=dtype, batch=3)
+    similarity, mask = case.build(dtype), mask_case.make(n, m)
     exact_similarity = case.build(dtype)
     if isinstance(exact_similarity, torch.nn.Module):
         exact_similarity = exact_similarity.double()
     exact_inputs = [x.double() for x in (query, key, value)]
-    exact = qkv.attend(*exact_inputs, similarity=exact_similarity, operator="dense")
+    exact = qkv.attend(*exact_inputs, similarity=exact_similarity, mask=mask, operator="dense")
+
     plain = qkv.similarity.as_similarity(similarity)
     scores = plain(query, key).to(dtype)
+    allowed, bias = torch.ones(n, m, dtype=torch.bool), torch.zeros(n, m, dtype=dtype)
+    if mask is not None:
+        mask = qkv.mask.as_mask(mask)
+        allowed = mask.allowed(qkv.mask.Tile(0, n, n, m, (3,), query.device))
+        bias = torch.zeros(()) if mask.bias() is None else mask.bias().to(dtype)
     if plain.weighting == "softmax":
-        naive_weights = torch.softmax(scores, -1)
+        naive_weights = torch.softmax((scores + bias).masked_fill(~allowed, -torch.inf), -1)
     else:
-        naive_weights = (scores / scores.sum(-1, keepdim=True)).nan_to_num(0.0)
-    naive = naive_weights @ value
-    found = qkv.attend(query, key, value, similarity=similarity, operator=operator)
+        kernel = (scores * bias.exp()).masked_fill(~allowed, 0).to(dtype)
+        naive_weights = kernel / kernel.sum(-1, keepdim=True)
+    naive = naive_weights.nan_to_num(0.0).to(dtype) @ value
+    found = qkv.attend(query, key, value, similarity=similarity, mask=mask, operator=operator)
     assert found.dtype == dtype
 
     def error(answer: Tensor) -> Tensor:

@@ -86,6 +86,19 @@ def test_sizes_around_the_edges_of_tiles(
         torch.testing.assert_close(found, reference, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["Additive", "Gated", "Euclidean", *KERNELS])
+def test_a_first_tile_that_is_all_masked(name: str) -> None:
+    """Nothing is seen of the first 300 keys; one query sees nothing at all."""
+    tensors = [torch.randn(2, rows, 3, dtype=torch.float64) for rows in (19, 700, 700)]
+    mask = torch.rand(19, 700) > 0.5
+    mask[:, :300], mask[4] = False, False
+    options = {"similarity": _make(name, 3, torch.float64), "mask": mask}
+    fused, dense = (_gradients(tensors, operator, **options) for operator in ("fused", "dense"))
+    for found, reference in zip(fused, dense, strict=True):
+        torch.testing.assert_close(found, reference, rtol=1e-9, atol=1e-10)
+    assert (fused[0][:, 4] == 0).all()
+
+
 @pytest.mark.parametrize("largest", [0.0, 1.0, 10.0, 21.0, 42.0, 43.0, 90.0, 400.0, 1e4])
 @pytest.mark.parametrize("opposite", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -63,7 +63,8 @@ def answer(problem: Problem, form: DotForm, runs: Runs) -> Result:
     d_v = problem.value.shape[-1]
     size = max(form.query.shape[-1], d_v)
     query, key, value = (
-        four_axes(x, problem.batch, size) for x in (form.query, form.key, problem.value)
+        four_axes(x.to(form.query.dtype), problem.batch, size)
+        for x in (form.query, form.key, problem.value)
     )
     runs = runs_of_heads(runs, problem.batch, query)
 
