@@ -1,0 +1,30 @@
+"""Who may look at whom. True means *may attend*, everywhere.
+
+A mask is an object, a boolean tensor (True = may attend) or a floating tensor (added to the
+scores; −inf = may not attend). They combine with ``&`` (both must allow) and ``|`` (either may):
+
+    Causal() & Lengths([7, 5])          a padded batch of a language model
+    Window(128, 128) | Blocks(64)       neighbours, and one's own block
+
+Positions are aligned to the *end*: with n queries and m keys, query i stands at key position
+i + (m − n), so a decoder's last query sees every key, however few queries are asked at once.
+"""
+
+from __future__ import annotations
+
+from qkv.mask.base import Mask as Mask
+from qkv.mask.base import MaskLike as MaskLike
+from qkv.mask.base import Parts as Parts
+from qkv.mask.base import Runs as Runs
+from qkv.mask.base import Tile as Tile
+from qkv.mask.combined import And as And
+from qkv.mask.combined import Or as Or
+from qkv.mask.combined import as_mask as as_mask
+from qkv.mask.positions import Blocks as Blocks
+from qkv.mask.positions import Causal as Causal
+from qkv.mask.positions import Dilated as Dilated
+from qkv.mask.positions import Lengths as Lengths
+from qkv.mask.positions import Window as Window
+from qkv.mask.ranking import TopK as TopK
+from qkv.mask.tensors import Allowed as Allowed
+from qkv.mask.tensors import Bias as Bias

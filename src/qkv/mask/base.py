@@ -1,0 +1,135 @@
+"""What a mask is: who may look at whom, tile by tile."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+class Tile(NamedTuple):
+    """The queries `start` to `stop` of n, against all m keys, for leading axes `batch`."""
+
+    start: int
+    stop: int
+    n: int
+    m: int
+    batch: tuple[int, ...]
+    device: torch.device
+
+    def positions(self) -> Tensor:
+        """Where each query stands among the keys, (stop − start,)."""
+        return torch.arange(self.start, self.stop, device=self.device) + (self.m - self.n)
+
+    def distances(self) -> Tensor:
+        """Key position minus query position, (stop − start, m)."""
+        return torch.arange(self.m, device=self.device) - self.positions().unsqueeze(-1)
+
+
+class Runs(NamedTuple):
+    """Keys that lie in one run for each query: start, start + stride, … below stop."""
+
+    start: Tensor  # (..., n), whole numbers; may lie outside of the keys
+    stop: Tensor  # (..., n)
+    stride: int = 1
+
+    def share(self, m: int) -> float:
+        """The share of all pairs that is in the runs."""
+        counts = (self.stop.clamp(max=m) - self.start.clamp(min=0)).clamp(min=0)
+        return counts.double().mean().item() / self.stride / m
+
+    def intersect(self, other: Runs) -> Runs | None:
+        """The keys in both; None where both have a stride of their own."""
+        if self.stride > 1 and other.stride > 1:
+            return None
+        if other.stride > 1:
+            self, other = other, self
+        # The later start, moved up to the next key of the run that has a stride.
+        late = torch.maximum(self.start, other.start)
+        start = late + (self.start - late) % self.stride
+        return Runs(start, torch.minimum(self.stop, other.stop), self.stride)
+
+
+class Parts(NamedTuple):
+    """A mask as one run of keys for each query and a boolean tensor; None: no limit."""
+
+    runs: Runs | None
+    allowed: Tensor | None
+
+
+class Mask:
+    """The base of all masks: what may be attended to, tile by tile."""
+
+    #: False where all queries may see the same keys.
+    per_query = True
+    #: True where the choice depends on the scores, not on positions alone.
+    needs_scores = False
+
+    def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
+        """Raise ValueError unless this mask fits queries (*batch, n) and keys (*batch, m)."""
+
+    def allowed(self, tile: Tile) -> Tensor:
+        """What may be attended to, boolean, broadcastable to (*batch, stop − start, m)."""
+        raise TypeError(f"{type(self).__name__} must define allowed(tile)")
+
+    def within(self, universe: Tensor | None, tile: Tile, log_scores: Tensor) -> Tensor | None:
+        """Narrow `universe` (None: every key) to what this mask allows there."""
+        allowed = self.allowed(tile)
+        return allowed if universe is None else universe & allowed
+
+    def runs(self, tile: Tile) -> Runs | None:
+        """What may be attended to as one run of keys for each query; None where it is none."""
+        return None
+
+    def parts(self, tile: Tile) -> Parts | None:
+        """What may be attended to as runs and a tensor, whichever it is made of; None where it
+        is made of neither."""
+        runs = self.runs(tile)
+        return None if runs is None else Parts(runs, None)
+
+    def best_of(self) -> tuple[int, Mask | None] | None:
+        """(k, rest) where this mask is the k best of what `rest` allows; None where it is not."""
+        return None
+
+    def bias(self) -> Tensor | None:
+        """What is added to the scores, broadcastable to (*batch, n, m)."""
+        return None
+
+    def visible_keys(self, tile: Tile) -> Tensor | None:
+        """Keys that some query may see, (*batch, 1, m), where that is known without looking
+        at every query; None where it is not."""
+        return None if self.per_query else self.allowed(tile)
+
+    def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
+        """This mask for entries `start` to `stop` of the leading axis `axis` alone."""
+        return self
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors this mask holds."""
+        return []
+
+    def __and__(self, other: MaskLike) -> Mask:
+        from qkv.mask.combined import And, as_mask
+
+        return And(self, as_mask(other))
+
+    def __rand__(self, other: MaskLike) -> Mask:
+        from qkv.mask.combined import And, as_mask
+
+        return And(as_mask(other), self)
+
+    def __or__(self, other: MaskLike) -> Mask:
+        from qkv.mask.combined import Or, as_mask
+
+        return Or(self, as_mask(other))
+
+    def __ror__(self, other: MaskLike) -> Mask:
+        from qkv.mask.combined import Or, as_mask
+
+        return Or(as_mask(other), self)
+
+
+MaskLike: TypeAlias = Mask | Tensor | npt.NDArray[np.bool_] | npt.NDArray[np.floating]

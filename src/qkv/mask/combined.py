@@ -1,0 +1,129 @@
+"""Two masks in one, and anything that stands for a mask."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.mask.base import Mask, MaskLike, Parts, Runs, Tile
+from qkv.mask.tensors import Allowed, Bias
+
+
+class _Pair(Mask):
+    """Two masks in one."""
+
+    sign = ""
+
+    def __init__(self, left: Mask, right: Mask) -> None:
+        self.left, self.right = left, right
+        self.per_query = left.per_query or right.per_query
+        self.needs_scores = left.needs_scores or right.needs_scores
+
+    def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
+        self.left.check(batch, n, m)
+        self.right.check(batch, n, m)
+
+    def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
+        return type(self)(
+            self.left.narrow(axis, start, stop, batch), self.right.narrow(axis, start, stop, batch)
+        )
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.left.tensors(), *self.right.tensors()]
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} {self.sign} {self.right!r})"
+
+
+class And(_Pair):
+    """Keys that both masks allow; what is chosen by score is chosen among those of the other."""
+
+    sign = "&"
+
+    def allowed(self, tile: Tile) -> Tensor:
+        return self.left.allowed(tile) & self.right.allowed(tile)
+
+    def within(self, universe: Tensor | None, tile: Tile, log_scores: Tensor) -> Tensor | None:
+        first, last = self.left, self.right
+        if first.needs_scores:
+            first, last = last, first
+        return last.within(first.within(universe, tile, log_scores), tile, log_scores)
+
+    def runs(self, tile: Tile) -> Runs | None:
+        left, right = self.left.runs(tile), self.right.runs(tile)
+        return None if left is None or right is None else left.intersect(right)
+
+    def parts(self, tile: Tile) -> Parts | None:
+        left, right = self.left.parts(tile), self.right.parts(tile)
+        if left is None or right is None:
+            return None
+        runs = left.runs or right.runs
+        if left.runs is not None and right.runs is not None:
+            runs = left.runs.intersect(right.runs)
+            if runs is None:
+                return None
+        if left.allowed is None or right.allowed is None:
+            return Parts(runs, right.allowed if left.allowed is None else left.allowed)
+        return Parts(runs, left.allowed & right.allowed)
+
+    def best_of(self) -> tuple[int, Mask | None] | None:
+        for ranking, other in ((self.left, self.right), (self.right, self.left)):
+            found = ranking.best_of()
+            if found is not None and not other.needs_scores:
+                k, rest = found
+                return k, other if rest is None else And(rest, other)
+        return None
+
+    def bias(self) -> Tensor | None:
+        left, right = self.left.bias(), self.right.bias()
+        if left is None or right is None:
+            return right if left is None else left
+        return left + right
+
+    def visible_keys(self, tile: Tile) -> Tensor | None:
+        left, right = self.left.visible_keys(tile), self.right.visible_keys(tile)
+        if left is None or right is None:
+            return right if left is None else left
+        return left & right
+
+
+class Or(_Pair):
+    """Keys that either mask allows."""
+
+    sign = "|"
+
+    def __init__(self, left: Mask, right: Mask) -> None:
+        super().__init__(left, right)
+        for side in (left, right):
+            if any(tensor.is_floating_point() for tensor in side.tensors()):
+                raise TypeError("a floating mask is added to the scores and combines with & only")
+
+    def allowed(self, tile: Tile) -> Tensor:
+        return self.left.allowed(tile) | self.right.allowed(tile)
+
+    def within(self, universe: Tensor | None, tile: Tile, log_scores: Tensor) -> Tensor | None:
+        left = self.left.within(universe, tile, log_scores)
+        right = self.right.within(universe, tile, log_scores)
+        return None if left is None or right is None else left | right
+
+
+def as_mask(mask: MaskLike) -> Mask:
+    """The mask that `mask` stands for: a Mask, or a boolean or floating tensor or array."""
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, np.ndarray):
+        mask = torch.from_numpy(mask)
+    if not isinstance(mask, Tensor):
+        raise TypeError(
+            f"mask must be a qkv.mask object or a boolean or floating tensor; "
+            f"got {type(mask).__name__}"
+        )
+    if mask.dtype == torch.bool:
+        return Allowed(mask)
+    if mask.is_floating_point():
+        return Bias(mask)
+    raise TypeError(
+        f"mask must be boolean (True = may attend) or floating (added to the scores); "
+        f"got {mask.dtype}"
+    )

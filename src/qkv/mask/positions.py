@@ -1,0 +1,139 @@
+"""Masks by position: neighbours, blocks, the past, what is no padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from qkv.mask.base import Mask, Runs, Tile
+
+
+class Causal(Mask):
+    """Keys up to the query's own position: j ≤ i + (m − n), aligned to the end."""
+
+    def allowed(self, tile: Tile) -> Tensor:
+        return tile.distances() <= 0
+
+    def runs(self, tile: Tile) -> Runs:
+        positions = tile.positions()
+        return Runs(torch.zeros_like(positions), positions + 1)
+
+    def __repr__(self) -> str:
+        return "Causal()"
+
+
+class Window(Mask):
+    """Keys at most `before` positions before and `after` positions after the query."""
+
+    def __init__(self, before: int, after: int) -> None:
+        self.before = whole_number("before", before, least=0)
+        self.after = whole_number("after", after, least=0)
+
+    def allowed(self, tile: Tile) -> Tensor:
+        distance = tile.distances()
+        return (distance >= -self.before) & (distance <= self.after)
+
+    def runs(self, tile: Tile) -> Runs:
+        positions = tile.positions()
+        return Runs(positions - self.before, positions + self.after + 1)
+
+    def __repr__(self) -> str:
+        return f"Window({self.before}, {self.after})"
+
+
+class Blocks(Mask):
+    """Keys in the query's own block of `size` positions."""
+
+    def __init__(self, size: int) -> None:
+        self.size = whole_number("size", size, least=1)
+
+    def allowed(self, tile: Tile) -> Tensor:
+        keys = torch.arange(tile.m, device=tile.device) // self.size
+        return keys == (tile.positions() // self.size).unsqueeze(-1)
+
+    def runs(self, tile: Tile) -> Runs:
+        first = tile.positions() // self.size * self.size
+        return Runs(first, first + self.size)
+
+    def __repr__(self) -> str:
+        return f"Blocks({self.size})"
+
+
+class Dilated(Mask):
+    """The query's own position and `window` keys to either side, `stride` positions apart."""
+
+    def __init__(self, window: int, stride: int) -> None:
+        self.window = whole_number("window", window, least=0)
+        self.stride = whole_number("stride", stride, least=1)
+
+    def allowed(self, tile: Tile) -> Tensor:
+        distance = tile.distances()
+        return (distance.abs() <= self.window * self.stride) & (distance % self.stride == 0)
+
+    def runs(self, tile: Tile) -> Runs:
+        positions, reach = tile.positions(), self.window * self.stride
+        return Runs(positions - reach, positions + reach + 1, self.stride)
+
+    def __repr__(self) -> str:
+        return f"Dilated({self.window}, {self.stride})"
+
+
+class Lengths(Mask):
+    """The first `lengths` keys of each batch entry; the rest is padding.
+
+    The axes of `lengths` are the *first* leading axes of the query: a length for each sentence,
+    shape (batch,), serves queries of shape (batch, n, d) and (batch, heads, n, d) alike.
+    """
+
+    per_query = False
+
+    def __init__(self, lengths: Sequence[int] | npt.NDArray[np.integer] | Tensor | int) -> None:
+        self.lengths = torch.as_tensor(lengths)
+        if self.lengths.dtype == torch.bool or self.lengths.is_floating_point():
+            raise TypeError(f"lengths must be whole numbers; got {self.lengths.dtype}")
+
+    def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
+        shape = tuple(self.lengths.shape)
+        fits = len(shape) <= len(batch) and all(
+            size in (1, wanted) for size, wanted in zip(shape, batch, strict=False)
+        )
+        if not fits:
+            raise ValueError(
+                f"mask Lengths must match the first leading axes {batch}; got shape {shape}"
+            )
+
+    def allowed(self, tile: Tile) -> Tensor:
+        keys = torch.arange(tile.m, device=tile.device)
+        return keys < self._for_rows(tile).unsqueeze(-1)  # (*batch, 1, m)
+
+    def runs(self, tile: Tile) -> Runs:
+        stop = self._for_rows(tile).expand(*tile.batch, tile.stop - tile.start)
+        return Runs(torch.zeros_like(stop), stop)
+
+    def _for_rows(self, tile: Tile) -> Tensor:
+        missing = len(tile.batch) - self.lengths.ndim
+        lengths = self.lengths.reshape(*self.lengths.shape, *([1] * missing), 1)
+        return lengths.to(tile.device)  # (*batch, 1)
+
+    def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
+        if axis < self.lengths.ndim and self.lengths.shape[axis] > 1:
+            return Lengths(self.lengths.narrow(axis, start, stop - start))
+        return self
+
+    def tensors(self) -> list[Tensor]:
+        return [self.lengths]
+
+    def __repr__(self) -> str:
+        return f"Lengths({self.lengths.tolist()})"
+
+
+def whole_number(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be a whole number; got {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}; got {value}")
+    return int(value)

@@ -1,0 +1,90 @@
+"""Tensors as masks: boolean ones allow, floating ones are added to the scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qkv.mask.base import Mask, Parts, Tile
+
+
+class Allowed(Mask):
+    """A boolean tensor that broadcasts to (…, n, m); True = may attend."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = _at_least_2d(tensor)
+        self.per_query = self.tensor.shape[-2] != 1
+
+    def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
+        _check_broadcast(self.tensor, (*batch, n, m))
+
+    def allowed(self, tile: Tile) -> Tensor:
+        return _rows(self.tensor, tile)
+
+    def parts(self, tile: Tile) -> Parts:
+        return Parts(None, self.allowed(tile))
+
+    def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
+        return Allowed(_narrow(self.tensor, axis, start, stop, batch))
+
+    def tensors(self) -> list[Tensor]:
+        return [self.tensor]
+
+    def __repr__(self) -> str:
+        return f"boolean tensor {tuple(self.tensor.shape)}"
+
+
+class Bias(Mask):
+    """A floating tensor that broadcasts to (…, n, m), added to the scores; −inf = may not attend.
+
+    Where weights are proportional to a kernel, it multiplies the kernel by exp(bias).
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = _at_least_2d(tensor)
+        self.per_query = self.tensor.shape[-2] != 1
+
+    def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
+        _check_broadcast(self.tensor, (*batch, n, m))
+
+    def allowed(self, tile: Tile) -> Tensor:
+        return _rows(self.tensor, tile) != -torch.inf
+
+    def parts(self, tile: Tile) -> Parts:
+        return Parts(None, None)  # it limits through what it adds
+
+    def bias(self) -> Tensor | None:
+        return self.tensor
+
+    def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
+        return Bias(_narrow(self.tensor, axis, start, stop, batch))
+
+    def tensors(self) -> list[Tensor]:
+        return [self.tensor]
+
+    def __repr__(self) -> str:
+        return f"floating tensor {tuple(self.tensor.shape)}"
+
+
+def _at_least_2d(tensor: Tensor) -> Tensor:
+    return tensor if tensor.ndim > 1 else tensor.reshape(1, -1)
+
+
+def _rows(tensor: Tensor, tile: Tile) -> Tensor:
+    return tensor if tensor.shape[-2] == 1 else tensor[..., tile.start : tile.stop, :]
+
+
+def _narrow(tensor: Tensor, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Tensor:
+    own_axis = tensor.ndim - 2 - len(batch) + axis  # leading axes broadcast from the right
+    if own_axis >= 0 and tensor.shape[own_axis] != 1:
+        return tensor.narrow(own_axis, start, stop - start)
+    return tensor
+
+
+def _check_broadcast(tensor: Tensor, shape: tuple[int, ...]) -> None:
+    own = tuple(tensor.shape)
+    fits = len(own) <= len(shape) and all(
+        size in (1, wanted) for size, wanted in zip(reversed(own), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(f"mask must broadcast to (..., n, m) = {shape}; got {own}")
