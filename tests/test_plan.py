@@ -68,9 +68,9 @@ def test_prints_like_a_database() -> None:
     plan = qkv.explain(*_sized(4096, 4096, 64, 32), similarity=city_block)
     assert str(plan) == (
         "attend  4,096 queries × 4,096 keys, d_q 64, d_k 64, d_v 32, float32, FromCallable\n"
-        "└─ streamed: tiles keep the memory at 50.3 MB, whatever the number of queries\n"
+        "└─ streamed: tiles keep the memory at 83.9 MB, whatever the number of queries\n"
         "   work    3.31 GFLOP\n"
-        "   memory  50.3 MB beside the arguments and the answer (all scores at once: 4.4 GB)\n"
+        "   memory  83.9 MB beside the arguments and the answer (all scores at once: 4.4 GB)\n"
         "   passed over\n"
         "     topk    the mask is not the best k keys of each query\n"
         "     banded  all queries may see the same keys\n"
