@@ -15,6 +15,7 @@ SOURCE = Path(qkv.__file__).parent
 
 #: From the ground up, as in docs/architecture.md: a module imports only what stands before it.
 ORDER = [
+    "extras",
     "looking",
     "memory",
     "similarity",
@@ -30,6 +31,7 @@ ORDER = [
     "nn",
     "integrations",
     "words",
+    "plot",
     "gallery",
     "benchmarks",
     "cli",

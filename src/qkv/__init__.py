@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from qkv import mask as mask
     from qkv import nn as nn
+    from qkv import plot as plot
     from qkv.partial import Partial as Partial
     from qkv.plan import Plan as Plan
     from qkv.pooling import attend as attend
@@ -55,11 +56,13 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["mask", "nn", *_HOME_OF]
+_MODULES = ["mask", "nn", "plot"]
+
+__all__ = [*_MODULES, *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("mask", "nn"):
+    if name in _MODULES:
         return importlib.import_module(f"qkv.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'qkv' has no attribute {name!r}")

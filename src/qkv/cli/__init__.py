@@ -1,0 +1,21 @@
+"""Words to calls, nothing else: one command a file. Heavy imports wait for the command."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from qkv.cli import bench, explain, gallery, warmup
+from qkv.cli.app import app
+
+__all__ = ["app", "bench", "explain", "gallery", "main", "warmup"]
+
+
+def main() -> None:
+    """The command `qkv`: a user's mistake is one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except (ValueError, TypeError, MemoryError, OSError) as error:
+        Console(stderr=True, soft_wrap=True).print(f"qkv: {error}", style="red", markup=False)
+        sys.exit(2)

@@ -1,0 +1,7 @@
+"""Figures: each is a function from arrays to a Matplotlib figure, one file each."""
+
+from __future__ import annotations
+
+from qkv.plot.canvas import save
+
+__all__ = ["save"]
