@@ -1,4 +1,9 @@
-"""A small pool of threads for kernels that release the interpreter's lock.
+"""Threads for kernels that release the interpreter's lock: torch's own team, or a pool of ours.
+
+Torch's OpenMP workers spin for milliseconds after each of its operations, on the cores that other
+threads would need: a pool beside them runs at half speed. So the kernels join that team, through
+the entry point that compiled parallel regions call. In a forked child the team does not exist, and
+some builds of torch have another; a pool of Python threads serves there.
 
 Numba's own parallel layers will not do: OpenMP kills a forked child, and the workqueue aborts
 when two Python threads call at once.
@@ -7,21 +12,78 @@ when two Python threads call at once.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import torch
+
+Task = Callable[[], None]
 
 _pool: ThreadPoolExecutor | None = None
+_forked = False
 
 
-def _forget() -> None:
+def _after_fork() -> None:
     """In a forked child the parent's threads do not exist."""
-    global _pool
+    global _pool, _forked
     _pool = None
+    _forked = True
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.py_object)
+def _call(task: Task) -> None:
+    task()
+
+
+@cache
+def _parallel() -> Callable[..., None] | None:
+    """`GOMP_parallel(function, data, threads, flags)` of the library that torch is linked to."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        function = library.GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    function.restype = None
+    function.argtypes = [type(_call), ctypes.py_object, ctypes.c_uint, ctypes.c_uint]
+    return function
+
+
+def run(task: Task, count: int) -> None:
+    """Run `task` on up to `count` threads at once, the calling thread being one of them.
+
+    The task draws its work from a shared counter and returns when none is left, so it does not
+    matter how many threads come, nor when.
+    """
+    parallel = None if _forked else _parallel()
+    if count == 1:
+        task()
+    elif parallel is None:
+        _run_in_pool(task, count)
+    else:
+        _run_in_team(parallel, task, count)
+
+
+def _run_in_team(parallel: Callable[..., None], task: Task, count: int) -> None:
+    raised: list[BaseException] = []
+
+    def guarded() -> None:
+        # An exception cannot cross the C frames between here and the caller.
+        try:
+            task()
+        except BaseException as error:
+            raised.append(error)
+
+    parallel(_call, guarded, count, 0)
+    if raised:
+        raise raised[0]
 
 
 def _executor() -> ThreadPoolExecutor:
@@ -33,16 +95,10 @@ def _executor() -> ThreadPoolExecutor:
     return _pool
 
 
-def run(task: Callable[[], None], count: int) -> None:
-    """Run `task` on up to `count` threads at once, the calling thread being one of them.
-
-    The task draws its work from a shared counter and returns when none is left, so a helper that
-    has not started by the time the caller is done is not needed any more.
-    """
+def _run_in_pool(task: Task, count: int) -> None:
     helpers: list[Future[None]] = []
-    if count > 1:
-        with contextlib.suppress(RuntimeError):  # at interpreter shutdown: no new threads
-            helpers.extend(_executor().submit(task) for _ in range(count - 1))
+    with contextlib.suppress(RuntimeError):  # at interpreter shutdown: no new threads
+        helpers.extend(_executor().submit(task) for _ in range(count - 1))
     try:
         task()
     finally:
