@@ -6,7 +6,6 @@ Tokens are packed beforehand; no mask, no softmax, no values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.operators.fused import threads
 from qkv.operators.fused.additive import pack_key, pack_query, packed_depth, scores
 from qkv.operators.fused.arithmetic import TILE_OPTIONS
 from qkv.operators.fused.weights import ROWS, WIDTH
@@ -44,23 +44,21 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Callable[[], 
 
     It gives them as (tiles, n, keys of a tile), because putting them in order takes time too.
     """
-    (n, d), m, threads = query.shape, len(key), torch.get_num_threads()
+    (n, d), m, count = query.shape, len(key), torch.get_num_threads()
     packed_query = np.empty((n, _depth(d)), np.float32)
     packed_key = np.empty((m // WIDTH, _depth(d), WIDTH), np.float32)
     reach = _pack(query.numpy(), key.numpy(), packed_query, packed_key)
     out = torch.empty(m // WIDTH, n, WIDTH)
-    bounds = [n * part // threads for part in range(threads + 1)]
-    pool = ThreadPoolExecutor(threads)
-
-    def part(first: int, last: int) -> None:
-        _score(packed_query, packed_key, weight.numpy(), first, last, reach, out.numpy())
+    bounds = list(pairwise(n * part // count for part in range(count + 1)))
 
     def run() -> Tensor:
-        # The calling thread does a share itself, as it does for the kernels.
-        parts = [pool.submit(part, *bound) for bound in pairwise(bounds[1:])]
-        part(*bounds[:2])
-        for other in parts:
-            other.result()
+        shares = iter(bounds)
+
+        def task() -> None:
+            for first, last in shares:
+                _score(packed_query, packed_key, weight.numpy(), first, last, reach, out.numpy())
+
+        threads.run(task, count)
         return out
 
     return run
