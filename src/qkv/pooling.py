@@ -74,9 +74,10 @@ def attend(
     (q, k, v), numpy = as_tensors(query=query, key=key, value=value)
     if has_torch_function_variadic(q, k, v):
         # Someone watches or replaces torch's functions, as `qkv.record` does, and this is one.
-        options = {"similarity": similarity, "mask": mask, "dropout": dropout}
+        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
+        asked: Any = attend
         answer: Tensor = handle_torch_function(
-            attend, (q, k, v), q, k, v, **options, operator=operator
+            asked, (q, k, v), q, k, v, **options, operator=operator
         )
     else:
         quarantined = quarantine(pose(q, k, v, similarity, mask, dropout))

@@ -40,7 +40,7 @@ def ask(
         return question(query, key, value, similarity=similarity, mask=mask, dropout=dropout)
     if has_torch_function_variadic(query, key, value):
         # Who watches torch's functions sees one question, not one for each head.
-        tensors, options = (query, key, value), {"mask": mask, "dropout": dropout}
+        tensors, options = (query, key, value), dict[str, Any](mask=mask, dropout=dropout)
         return handle_torch_function(ask, tensors, question, similarity, *tensors, **options)
     batch = tuple(query.shape[:2])
     answers = [

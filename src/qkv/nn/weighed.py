@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ def attend_weighed(
     With dropout they are the weights after it: those that made the answer.
     """
     if has_torch_function_variadic(query, key, value):
-        options = {"similarity": similarity, "mask": mask, "dropout": dropout}
+        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
         tensors = (query, key, value)
         weighed: Weighed = handle_torch_function(attend_weighed, tensors, *tensors, **options)
         return weighed
