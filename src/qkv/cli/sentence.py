@@ -84,24 +84,24 @@ def _refuse(why: str, **options: object) -> None:
 
 
 def _draw(looking: Looking, rows: list[int] | None, path: Path) -> None:
-    from qkv import plot
+    import qkv
 
     words = looking.words
     if rows is None:
-        figure = plot.matrix(looking.weights, words, words)
+        figure = qkv.plot.matrix(looking.weights, words, words)
     else:
-        figure = plot.row(looking.weights[rows[0]], words, query=words[rows[0]])
-    plot.save(figure, path)
+        figure = qkv.plot.row(looking.weights[rows[0]], words, query=words[rows[0]])
+    qkv.plot.save(figure, path)
 
 
 def _write(looking: Looking, layer: int | None, head: int | None, title: str, path: Path) -> None:
-    from qkv import view
+    import qkv
 
     names = {
         "layers": None if layer is None else [str(layer)],
         "heads": None if head is None else [str(head)],
     }
     if looking.every.size == looking.weights.size:
-        view(looking.weights, looking.words, title=title).save(path)
+        qkv.view(looking.weights, looking.words, title=title).save(path)
     else:
-        view(looking.every, looking.words, title=title, **names).save(path)
+        qkv.view(looking.every, looking.words, title=title, **names).save(path)

@@ -244,13 +244,11 @@ def picked(name: str, chosen: Pick | None, size: int) -> list[int]:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a copy where it looks into a larger one.
+    """The tensor itself, or a copy where it looks into another.
 
-    A reference would keep all of that alive, and a cache of keys goes on to be written to.
+    That may be larger and would be kept alive, or be a cache of keys that is yet to be written to.
     """
-    tensor = tensor.detach()
-    whole = tensor.untyped_storage().nbytes()
-    return tensor.clone() if whole > tensor.numel() * tensor.element_size() else tensor
+    return tensor.detach().clone() if tensor._is_view() else tensor.detach()
 
 
 def _head(tensor: Tensor, head: int) -> Tensor:

@@ -34,7 +34,7 @@ def opened(directory: Path) -> WordVectors | None:
     """What is kept there; None where nothing is, or where it is not whole."""
     try:
         vectors = mapped(directory / _VECTORS)
-        words = (directory / _WORDS).read_text(encoding="utf-8").split("\n")
+        words = (directory / _WORDS).read_bytes().decode("utf-8").split("\n")
         return WordVectors(words, vectors)
     except (OSError, ValueError, TypeError):
         return None
