@@ -36,7 +36,7 @@ def entropy(weights: ArrayT) -> ArrayT:
 
 
 def distance(weights: ArrayT) -> ArrayT:
-    """How far each head looks, in tokens: Σ w |i − j| of a row, averaged over rows; -> (…).
+    """How far each head looks, in tokens: the mean of Σ w·abs(i − j) over the rows; -> (…).
 
     Rows stand at the end of the keys, as in :class:`qkv.mask.Causal`. Rows that look at nothing
     do not count.
