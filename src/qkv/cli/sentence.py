@@ -97,11 +97,10 @@ def _draw(looking: Looking, rows: list[int] | None, path: Path) -> None:
 def _write(looking: Looking, layer: int | None, head: int | None, title: str, path: Path) -> None:
     import qkv
 
-    names = {
-        "layers": None if layer is None else [str(layer)],
-        "heads": None if head is None else [str(head)],
-    }
     if looking.every.size == looking.weights.size:
-        qkv.view(looking.weights, looking.words, title=title).save(path)
+        page = qkv.view(looking.weights, looking.words, title=title)
     else:
-        qkv.view(looking.every, looking.words, title=title, **names).save(path)
+        layers = None if layer is None else [str(layer)]
+        heads = None if head is None else [str(head)]
+        page = qkv.view(looking.every, looking.words, layers=layers, heads=heads, title=title)
+    page.save(path)
