@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from qkv import mask as mask
     from qkv import nn as nn
     from qkv import plot as plot
+    from qkv import summary as summary
+    from qkv import words as words
     from qkv.partial import Partial as Partial
     from qkv.plan import Plan as Plan
     from qkv.pooling import attend as attend
     from qkv.pooling import attend_partial as attend_partial
     from qkv.pooling import explain as explain
     from qkv.pooling import weights as weights
+    from qkv.recording import record as record
     from qkv.similarity import Additive as Additive
     from qkv.similarity import Bilinear as Bilinear
     from qkv.similarity import Boxcar as Boxcar
@@ -37,6 +40,7 @@ _HOMES = {
     "qkv.partial": ["Partial"],
     "qkv.plan": ["Plan"],
     "qkv.pooling": ["attend", "attend_partial", "explain", "weights"],
+    "qkv.recording": ["record"],
     "qkv.similarity": [
         "Additive",
         "Bilinear",
@@ -56,7 +60,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ["mask", "nn", "plot"]
+_MODULES = ["mask", "nn", "plot", "summary", "words"]
 
 __all__ = [*_MODULES, *_HOME_OF]
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv import plan
 from qkv.mask import MaskLike
@@ -71,9 +72,17 @@ def attend(
         (…, n, d_v). A query that may attend to nothing gets 0.
     """
     (q, k, v), numpy = as_tensors(query=query, key=key, value=value)
-    quarantined = quarantine(pose(q, k, v, similarity, mask, dropout))
-    answer, _ = plan.choose(quarantined.problem, operator).run()
-    answer = quarantined.mark(answer)
+    if has_torch_function_variadic(q, k, v):
+        # Someone watches or replaces torch's functions, as `qkv.record` does, and this is one.
+        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
+        asked: Any = attend
+        answer: Tensor = handle_torch_function(
+            asked, (q, k, v), q, k, v, **options, operator=operator
+        )
+    else:
+        quarantined = quarantine(pose(q, k, v, similarity, mask, dropout))
+        answer, _ = plan.choose(quarantined.problem, operator).run()
+        answer = quarantined.mark(answer)
     return answer.detach().numpy() if numpy else answer  # type: ignore[return-value]
 
 

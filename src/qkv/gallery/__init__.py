@@ -11,7 +11,17 @@ from rich.rule import Rule
 from qkv.plan import Plan
 
 #: In the order of the telling.
-EXAMPLES = ["hard_lookup", "gpa", "tokens", "scaling", "similarities", "multihead"]
+EXAMPLES = [
+    "hard_lookup",
+    "gpa",
+    "tokens",
+    "dog",
+    "step_by_step",
+    "scaling",
+    "similarities",
+    "multihead",
+    "heads",
+]
 
 
 def print_plan(console: Console, plan: Plan) -> None:

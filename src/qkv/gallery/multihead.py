@@ -15,6 +15,7 @@ from torch import nn
 
 import qkv
 from qkv.nn import EncoderLayer, HeadSimilarity
+from qkv.terminal import rows
 
 TOKENS = ["the", "dog", "saw", "its", "owner"]
 D, HEADS, D_FF = 32, 4, 64
@@ -33,8 +34,7 @@ def show(console: Console) -> None:
             weights = layer.weights(words)[0, :, 1]  # what "dog" looks at, (heads, n)
             distance = (layer(words) - theirs(words)).abs().max().item()
         table = Table("head", *TOKENS, title=f"what dog looks at: {name}", title_justify="left")
-        for head, row in enumerate(weights.tolist(), start=1):
-            cells = [f"[on rgb(0,{int(40 + 120 * w)},{int(60 + 80 * w)})]{w:.2f}[/]" for w in row]
+        for head, cells in enumerate(rows(weights.numpy()), start=1):
             table.add_row(str(head), *cells)
         console.print(table)
         console.print(f"farthest from torch's layer with the same weights: {distance:.1e}\n")

@@ -8,8 +8,6 @@ Entropy is in bits; 16 keys that share equally have 4.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -20,18 +18,14 @@ KEYS, QUERIES = 16, 2000
 DIMENSIONS = (4, 16, 64, 256, 1024)
 
 
-def entropy(weights: torch.Tensor) -> float:
-    """−Σ w log₂ w of each row, on average."""
-    return float(torch.special.entr(weights).sum(-1).mean()) / math.log(2)
-
-
 def measured(similarity: qkv.Similarity, d: int) -> tuple[float, float]:
     """The variance of the scores, and the entropy of the weights, of random tokens of size d."""
     generator = torch.Generator().manual_seed(d)
     query = torch.randn(QUERIES, d, generator=generator)
     key = torch.randn(KEYS, d, generator=generator)
     scores = similarity(query, key)
-    return scores.var().item(), entropy(qkv.weights(query, key, similarity=similarity))
+    weights = qkv.weights(query, key, similarity=similarity)
+    return scores.var().item(), qkv.summary.entropy(weights).item()
 
 
 def show(console: Console) -> None:

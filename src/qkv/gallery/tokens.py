@@ -13,6 +13,7 @@ from rich.table import Table
 
 import qkv
 from qkv.gallery import print_plan
+from qkv.terminal import rows
 
 TOKENS = ["the", "dog", "saw", "its", "owner"]
 
@@ -23,8 +24,7 @@ def show(console: Console) -> None:
     for title, mask in (("all see all", None), ("looking back only", qkv.mask.Causal())):
         weights = qkv.weights(x, x, mask=mask)
         table = Table("", *TOKENS, "sum", title=title, title_justify="left")
-        for token, row in zip(TOKENS, weights.tolist(), strict=True):
-            cells = [f"[on rgb(0,{int(40 + 120 * w)},{int(60 + 80 * w)})]{w:.2f}[/]" for w in row]
-            table.add_row(token, *cells, f"{sum(row):.2f}")
+        for token, row, cells in zip(TOKENS, weights, rows(weights.numpy()), strict=True):
+            table.add_row(token, *cells, f"{row.sum().item():.2f}")
         console.print(table)
         print_plan(console, qkv.explain(x, x, x, mask=mask))

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv.mask import Mask
 from qkv.similarity import Similarity, SimilarityLike, as_similarity
@@ -37,6 +38,10 @@ def ask(
     """
     if not isinstance(similarity, PerHead):
         return question(query, key, value, similarity=similarity, mask=mask, dropout=dropout)
+    if has_torch_function_variadic(query, key, value):
+        # Who watches torch's functions sees one question, not one for each head.
+        tensors, options = (query, key, value), dict[str, Any](mask=mask, dropout=dropout)
+        return handle_torch_function(ask, tensors, question, similarity, *tensors, **options)
     batch = tuple(query.shape[:2])
     answers = [
         question(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv.looking import may_look
 from qkv.mask import MaskLike
@@ -38,6 +39,11 @@ def attend_weighed(
 
     With dropout they are the weights after it: those that made the answer.
     """
+    if has_torch_function_variadic(query, key, value):
+        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
+        tensors = (query, key, value)
+        weighed: Weighed = handle_torch_function(attend_weighed, tensors, *tensors, **options)
+        return weighed
     quarantined = quarantine(pose(query, key, value, similarity, mask, dropout))
     problem = quarantined.problem
     weights = _weights(problem)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -12,6 +10,7 @@ from torch import Tensor, nn
 
 from qkv.nn.encoder import AttentionOptions, Embedding, Encoder, EncoderLayer
 from qkv.nn.positions import Learned
+from qkv.words.installed import installed
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -68,19 +67,8 @@ def minilm_tokenizer() -> Tokenizer:
 
 
 def _checked(file: str) -> Path:
-    """Where the file is, if it is the one we know."""
-    spec = find_spec(_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"minilm needs the weights of all-MiniLM-L6-v2: {_INSTALL}")
-    path = Path(spec.origin).parent / "model" / file
-    with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != _HASHES[file]:
-        raise ValueError(
-            f"{file} of {_PACKAGE} must have the SHA-256 {_HASHES[file]}; got {found}; "
-            f"install it anew: {_INSTALL} --force-reinstall"
-        )
-    return path
+    what = "minilm needs the weights of all-MiniLM-L6-v2"
+    return installed(_PACKAGE, f"model/{file}", _HASHES[file], what, _INSTALL)
 
 
 def _from_bert(state: dict[str, Tensor]) -> dict[str, Tensor]:

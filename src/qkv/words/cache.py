@@ -1,0 +1,84 @@
+"""Word vectors on disk in a form that opens at once: a .npy, memory mapped, and a word list."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from qkv.words.reading import Block
+from qkv.words.vectors import Vectors, WordVectors
+
+_VECTORS, _WORDS = "vectors.npy", "words.txt"
+
+
+def place(path: Path) -> Path:
+    """Where the vectors of this file, as it is now, are kept."""
+    status = path.stat()
+    state = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
+    digest = hashlib.sha256(state.encode()).hexdigest()[:16]
+    return _directory() / f"{path.name}-{digest}"
+
+
+def _directory() -> Path:
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    return (Path(chosen) if chosen else Path.home() / ".cache") / "qkv" / "words"
+
+
+def opened(directory: Path) -> WordVectors | None:
+    """What is kept there; None where nothing is, or where it is not whole."""
+    try:
+        vectors = mapped(directory / _VECTORS)
+        words = (directory / _WORDS).read_bytes().decode("utf-8").split("\n")
+        return WordVectors(words, vectors)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def mapped(path: Path) -> Vectors:
+    """The array of a .npy file, in memory only where it is looked at."""
+    array: Vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def keep(directory: Path, blocks: Iterator[Block]) -> None:
+    """Write the vectors there, block by block; an interrupted write leaves nothing behind."""
+    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    half = Path(tempfile.mkdtemp(prefix=".half-", dir=directory.parent))
+    try:
+        _write(half, blocks)
+        if directory.exists():  # another process was quicker, or what is there is not whole
+            shutil.rmtree(directory)
+        half.replace(directory)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def _write(directory: Path, blocks: Iterator[Block]) -> None:
+    count, dim = 0, 0
+    with (
+        (directory / _VECTORS).open("wb") as numbers,
+        (directory / _WORDS).open("w", encoding="utf-8", newline="") as words,
+    ):
+        for block in blocks:
+            if count == 0:
+                dim = block.vectors.shape[1]
+                _write_header(numbers, 0, dim)
+            words.writelines(
+                ("\n" if count + i else "") + word for i, word in enumerate(block.words)
+            )
+            numbers.write(np.ascontiguousarray(block.vectors, "<f4").tobytes())
+            count += len(block.words)
+        # NumPy leaves room in the header for the count to grow.
+        numbers.seek(0)
+        _write_header(numbers, count, dim)
+
+
+def _write_header(stream: object, count: int, dim: int) -> None:
+    header = {"descr": "<f4", "fortran_order": False, "shape": (count, dim)}
+    np.lib.format.write_array_header_1_0(stream, header)  # type: ignore[arg-type]

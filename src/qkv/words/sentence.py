@@ -1,0 +1,161 @@
+"""What the words of a sentence look at: by their vectors, or by a model that read them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from qkv import pooling, summary
+from qkv.recording import record
+from qkv.similarity import Similarity, SimilarityLike, as_similarity
+from qkv.words.load import glove
+from qkv.words.pretrained import minilm, minilm_tokenizer
+from qkv.words.vectors import WordVectors
+
+#: Letters and digits, also around an apostrophe or a hyphen: don't, well-known.
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+
+LAYERS, HEADS = 6, 12  # of MiniLM
+
+
+class Word(NamedTuple):
+    text: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Looking:
+    """The words of a sentence, and how much each looks at each other."""
+
+    words: list[str]
+    #: Rows are queries, columns are keys, and each row sums to 1.
+    weights: npt.NDArray[np.floating[Any]]  # (words, words)
+    #: How the weights came about, and what they leave out.
+    notes: list[str]
+    #: The same of each layer and head, where none was chosen.
+    every: npt.NDArray[np.floating[Any]]  # (layers, heads, words, words)
+
+    def of(self, query: str) -> list[int]:
+        """Which rows have this word as the query; upper and lower case are one."""
+        found = [row for row, word in enumerate(self.words) if word.lower() == query.lower()]
+        if not found:
+            raise ValueError(f"query must be one of {', '.join(self.words)}; got {query!r}")
+        return found
+
+
+def words_of(sentence: str) -> list[Word]:
+    """The words, without what stands between them."""
+    found = [Word(match.group(), *match.span()) for match in _WORD.finditer(sentence)]
+    if not found:
+        raise ValueError(f"sentence must hold at least one word; got {sentence!r}")
+    return found
+
+
+def by_vectors(
+    sentence: str,
+    similarity: SimilarityLike = None,
+    temperature: float = 1.0,
+    vectors: WordVectors | None = None,
+) -> Looking:
+    """Each word in turn asks all of them, its vector being query and key: softmax(f(q, k) / T).
+
+    Args:
+        sentence: words without a vector are left out.
+        similarity: f; the scaled dot product if None.
+        temperature: T; the lower, the more the most similar word stands out.
+        vectors: those of GloVe if None.
+    """
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature must be above 0; got {temperature}")
+    vectors = glove() if vectors is None else vectors
+    chosen = as_similarity(similarity)
+    written = [word.text for word in words_of(sentence)]
+    words, found = vectors.look_up(written, unknown="skip")
+    if not words:
+        raise ValueError(f"sentence must hold a word that has a vector; got {sentence!r}")
+    x = torch.from_numpy(found.astype(np.float64))  # (n, d)
+    weights = pooling.weights(x, x, similarity=_Tempered(chosen, temperature)).detach().numpy()
+    notes = [f"{type(chosen).__name__} of word vectors ({vectors.dim} dimensions)"]
+    if temperature != 1:
+        notes[0] += f", temperature {temperature:g}"
+    if unknown := [word for word in written if word not in vectors]:
+        notes.append(f"left out, for lack of a vector: {', '.join(unknown)}")
+    return Looking(words, weights, notes, weights[None, None])
+
+
+def by_minilm(sentence: str, layer: int | None = None, head: int | None = None) -> Looking:
+    """What the words look at inside MiniLM, a transformer of 6 layers × 12 heads.
+
+    It reads pieces of words, and a mark before and after the sentence. Pieces are put together
+    again, marks and punctuation are hidden, and what is left of each row is scaled up to 1.
+
+    Args:
+        sentence: of up to 512 pieces.
+        layer: from 0 to 5; the last if None.
+        head: from 0 to 11; the mean of all if None.
+    """
+    for name, chosen, size in (("layer", layer, LAYERS), ("head", head, HEADS)):
+        if chosen is not None and not 0 <= chosen < size:
+            raise ValueError(f"{name} must be between 0 and {size - 1}; got {chosen}")
+    written = words_of(sentence)
+    encoding = minilm_tokenizer().encode(sentence)
+    if encoding.overflowing:
+        raise ValueError("sentence must have at most 512 pieces of words; it has more")
+    belongs = [_word_at(start, stop, written) for start, stop in encoding.offsets]
+    model = minilm()
+    with torch.no_grad(), record(model) as calls:
+        model(torch.tensor([encoding.ids]))
+        tokens = calls.stacked()  # (layers, heads, tokens, tokens)
+    if layer is not None:
+        tokens = tokens[layer : layer + 1]
+    if head is not None:
+        tokens = tokens[:, head : head + 1]
+    every = summary.merge(tokens, belongs, belongs).double().numpy()
+    hidden = _hidden(tokens[-1], belongs)
+    depth = LAYERS - 1 if layer is None else layer
+    notes = [
+        f"MiniLM, layer {depth}, {'mean of its heads' if head is None else f'head {head}'}",
+        "pieces put together to words; marks and punctuation hidden, "
+        f"{hidden:.0%} of the attention",
+    ]
+    return Looking([word.text for word in written], every[-1].mean(0), notes, every)
+
+
+class _Tempered(Similarity):
+    """A similarity whose log_score is divided by a temperature."""
+
+    def __init__(self, similarity: Similarity, temperature: float) -> None:
+        super().__init__()
+        self.similarity, self.temperature = similarity, temperature
+        self.may_vanish = similarity.may_vanish  # type: ignore[misc]
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        self.similarity.check(query, key)
+
+    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return self.similarity.prepare(query, key)
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.similarity.log_score(query, key) / self.temperature
+
+
+def _word_at(start: int, stop: int, words: list[Word]) -> int | None:
+    """The number of the word that a token is a piece of."""
+    for number, word in enumerate(words):
+        if word.start <= start < stop <= word.stop:
+            return number
+    return None
+
+
+def _hidden(weights: Tensor, belongs: list[int | None]) -> float:
+    """The share of the words' attention that falls on what is no word."""
+    inside = [token for token, word in enumerate(belongs) if word is not None]
+    outside = [token for token, word in enumerate(belongs) if word is None]
+    return float(weights[..., inside, :][..., outside].sum(-1).mean())
