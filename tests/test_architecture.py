@@ -15,6 +15,7 @@ SOURCE = Path(qkv.__file__).parent
 
 #: From the ground up, as in docs/architecture.md: a module imports only what stands before it.
 ORDER = [
+    "disk",
     "extras",
     "looking",
     "memory",
@@ -31,7 +32,9 @@ ORDER = [
     "nn",
     "integrations",
     "words",
+    "labelled",
     "plot",
+    "viewer",
     "gallery",
     "benchmarks",
     "cli",
