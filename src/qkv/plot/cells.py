@@ -55,7 +55,7 @@ def draw(
     image = axes.imshow(
         weights, cmap=_COLOURS, vmin=0, vmax=highest, aspect="auto", interpolation="nearest"
     )
-    image.cmap.set_bad("lightgrey")  # NaN is not hidden
+    axes.set_facecolor("lightgrey")  # what shows where a weight is NaN
     upright = room(keys, size_for(size[0])) <= size[0]
     name_ticks(axes.xaxis, keys, size[0], rotation=0 if upright else 90)
     name_ticks(axes.yaxis, queries, size[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,12 +81,13 @@ def view(
     >>> qkv.view(qkv.weights(x, x), tokens, words=[0, 1, 2, 2, 3])
     View(shape=(1, 2, 5, 5))
     """
-    found = _with_all_axes(weights)
-    if found.size > MOST_WEIGHTS:
+    count = math.prod(np.shape(weights))
+    if count > MOST_WEIGHTS:
         raise ValueError(
-            f"a view holds at most {MOST_WEIGHTS:,} weights; got {found.size:,}: "
+            f"a view holds at most {MOST_WEIGHTS:,} weights; got {count:,}: "
             "choose fewer layers or heads"
         )
+    found = _with_all_axes(weights)
     layer_count, head_count, n, m = found.shape
     rows = as_tokens(queries, n, "queries")
     columns = as_tokens(queries if keys is None else keys, m, "queries" if keys is None else "keys")

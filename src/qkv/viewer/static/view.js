@@ -150,13 +150,19 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
+let instances = 0;
+
+/** A control and its name. */
+function field(name, control) {
+  control.id = `qkv-${++instances}`;
+  return make("span", { class: "qkv-field" }, make("label", { for: control.id }, name), control);
+}
+
 function picker(label, options, onPick, chosen = options[0][0]) {
   const select = make("select", { onchange: () => onPick(select.value) });
   for (const [value, text] of options) select.append(make("option", { value, selected: value === chosen }, text));
-  return make("label", { class: "qkv-field" }, make("span", {}, label), select);
+  return field(label, select);
 }
-
-let instances = 0;
 
 /** Cells on a canvas that stays in place while an empty sheet of full size scrolls beneath it. */
 class HeatMap {
@@ -191,10 +197,10 @@ class HeatMap {
     const pixels = new DataView(image.data.buffer);
     const rgba = ([red, green, blue]) => red * 2 ** 24 + green * 2 ** 16 + blue * 2 ** 8 + 255;
     const ramp = Array.from({ length: 256 }, (_, i) => rgba(colourOf(i / 255, state.dark)));
+    const grey = rgba([128, 128, 128]); // NaN is not hidden
     for (let q = 0, at = 0; q < n; q++)
       for (let k = 0; k < m; k++, at += 4) {
         const value = scene.value(q, k);
-        const grey = rgba([128, 128, 128]); // NaN is not hidden
         pixels.setUint32(at, Number.isNaN(value) ? grey : ramp[Math.round(255 * this.view.shade(q, k))]);
       }
     context.putImageData(image, 0, 0);
@@ -291,9 +297,10 @@ class HeatMap {
     scene.queries.forEach((_, q) =>
       scene.keys.forEach((_, k) => {
         const value = scene.value(q, k);
+        if (!(value >= 0.005)) return;
         const [red, green, blue] = colourOf(this.view.shade(q, k), state.dark);
         context.fillStyle = 0.3 * red + 0.6 * green + 0.1 * blue > 140 ? "#10151c" : "#f4f7fb";
-        if (value >= 0.005) context.fillText(value.toFixed(2).replace(/^0/, ""), x + (k + 0.5) * this.size, y + (q + 0.5) * this.size);
+        context.fillText(value.toFixed(2).replace(/^0/, ""), x + (k + 0.5) * this.size, y + (q + 0.5) * this.size);
       }),
     );
   }
@@ -396,6 +403,7 @@ class Lines {
   constructor(view) {
     this.view = view;
     this.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    this.svg.setAttribute("aria-hidden", "true");
     [this.left, this.right] = [make("div", { class: "qkv-queries" }), make("div", { class: "qkv-keys" })];
     this.element = make("div", { class: "qkv-lines", role: "img" }, this.left, this.svg, this.right);
     const choose = (pinning) => (event) => {
@@ -461,7 +469,7 @@ class DataTable {
     const table = make("table", {}, this.caption, make("thead", {}, head), this.body);
     this.element = make(
       "details", { class: "qkv-table", ontoggle: () => this.draw() }, make("summary", {}, "Data table"),
-      make("label", { class: "qkv-field" }, make("span", {}, "Query"), this.select),
+      field("Query", this.select),
       make("div", { class: "qkv-scroll", tabindex: "0", role: "region", "aria-label": "Weights of one query" }, table),
     );
   }
@@ -500,7 +508,7 @@ class View {
     this.table = new DataTable(this);
     this.panels = make("div", { class: "qkv-panels" }, this.map.element, this.lines.element);
     this.pair = make("span", { class: "qkv-pair" });
-    this.value = make("output", { class: "qkv-value" });
+    this.value = make("strong", { class: "qkv-value" });
     this.note = make("span", { class: "qkv-note" });
     this.most = make("p", { class: "qkv-most" });
     this.legend = make("div", { class: "qkv-legend" }, make("span", {}, "0"), make("canvas", { width: 128, height: 1, "aria-hidden": "true" }), make("span"));
@@ -538,14 +546,14 @@ class View {
       ...(layers.length > 1 ? [picker("Layer", names(layers), (value) => this.set({ layer: Number(value) }))] : []),
       ...(heads.length > 1 ? [picker("Head", [...names(heads), ["mean", "mean of all"]], set("head"))] : []),
       picker("Hide", hiding, set("hide")),
-      ...(words ? [make("label", { class: "qkv-field" }, check, make("span", {}, "Merge words"))] : []),
+      ...(words ? [field("Merge words", check)] : []),
       picker("Colours", [["even", "even"], ["root", "lift small"], ["query", "by query"]], set("scale"), this.state.scale),
       make(
         "span", { class: "qkv-buttons", role: "group", "aria-label": "Zoom" },
         button("−", "Zoom out", () => this.map.zoom(1 / 1.5)), button("+", "Zoom in", () => this.map.zoom(1.5)), button("⤢", "Show all", () => this.map.zoom(0)),
       ),
       this.darkButton,
-      make("label", { class: "qkv-field" }, make("span", {}, "Find"), search), this.count,
+      field("Find", search), this.count,
     );
   }
 
