@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -91,6 +92,19 @@ def test_fonts_that_are_installed_help_out(monkeypatch: pytest.MonkeyPatch) -> N
     labels._installed.cache_clear()
     assert labels.text_style(8)["fontfamily"] == ["sans-serif", "Noto Sans CJK JP"]
     labels._installed.cache_clear()
+
+
+def test_numbers_stand_out_from_their_cells() -> None:
+    def light(colour: tuple[float, ...]) -> float:  # WCAG 2
+        parts = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    weights = np.linspace(0, 1, 256).reshape(16, 16)
+    axes = qkv.plot.matrix(weights).axes[0]
+    colours = axes.get_images()[0].to_rgba(weights).reshape(-1, 4)
+    for text, colour in zip(axes.texts, colours, strict=True):
+        bright, dim = sorted([light(to_rgb(text.get_color())), light(colour)], reverse=True)
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5
 
 
 def test_nan_is_shown_as_such() -> None:

@@ -340,6 +340,21 @@ def test_a_narrow_window_puts_the_lines_below(open_view: Open) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+def test_a_frame_shows_the_same_page(browser: Browser, tmp_path: Path) -> None:
+    weights, view = sentence()
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><p>before</p>{view._repr_html_()}", encoding="utf-8")
+    page = browser.new_context(offline=True).new_page()
+    wrong: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text))
+    page.goto(path.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("grid").press("ArrowDown")
+    expect(frame.locator(".qkv-value")).to_have_text(exact(weights[0, 0, 1, 0]))
+    assert wrong == []
+    page.context.close()
+
+
 def test_the_same_module_serves_widgets_and_pages(browser: Browser) -> None:
     weights, view = sentence()
     static = qkv.viewer.page.STATIC

@@ -22,6 +22,9 @@ _COLOURS = "Blues"
 #: Up to so many rows and columns, cells have room for their numbers.
 _NUMBERED = 16
 
+#: From this share of the colours on, white stands out better than black.
+_DARK = 0.71
+
 
 def sheet(
     weights: npt.NDArray[np.float64],  # (n, m)
@@ -77,7 +80,7 @@ def number(axes: Axes, weights: npt.NDArray[np.float64], highest: float) -> None
     if max(weights.shape) > _NUMBERED:
         return
     for (row, column), weight in np.ndenumerate(weights):
-        colour = "white" if weight > 0.55 * highest else "#1b2a41"
+        colour = "white" if weight > _DARK * highest else "black"
         text = f"{weight:.2f}".removeprefix("0") if weight else "0"
         axes.text(column, row, text, ha="center", va="center", color=colour, **text_style(7))
 

@@ -20,7 +20,7 @@ from qkv.viewer.page import frame, page
 if TYPE_CHECKING:
     from qkv.viewer.widget import AttentionWidget
 
-#: A page of more would take over 128 MB.
+#: A page of more would take over 134 MB.
 MOST_WEIGHTS = 2**26
 
 _AXES = ("layers", "heads", "queries", "keys")

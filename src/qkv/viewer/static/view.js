@@ -77,9 +77,10 @@ function makeScene(data, codes, { layer, head, hide, merge }) {
   const group = merge ? wordsOf : oneByOne;
   const queries = group(data.queries, data.words);
   const keys = group(data.keys, data.words);
-  const hidden = keys.map((key) => (hide === "special" ? key.special : hide === "first" && key.members[0] === 0));
+  const hiding = { first: (key) => key.members[0] === 0, special: (key) => key.special };
+  const hidden = keys.map(hiding[hide] ?? (() => false));
   const values = new Float64Array(queries.length * keys.length);
-  const start = (head) => (layer * data.heads.length + head) * n * m;
+  const start = (head) => (Number(layer) * data.heads.length + head) * n * m;
 
   queries.forEach((query, q) => {
     let total = 0;
@@ -91,8 +92,7 @@ function makeScene(data, codes, { layer, head, hide, merge }) {
           for (const j of key.members) sum += VALUES[codes[start(h) + i * m + j]];
       total += values[q * keys.length + k] = sum / (heads.length * query.members.length);
     });
-    if (hide && total > 0)
-      for (let k = 0; k < keys.length; k++) values[q * keys.length + k] /= total;
+    if (hide && total > 0) for (let k = 0; k < keys.length; k++) values[q * keys.length + k] /= total;
   });
 
   const stored = heads.length === 1 && !merge && !hide;
@@ -102,8 +102,10 @@ function makeScene(data, codes, { layer, head, hide, merge }) {
     return stored ? exactText(codes[start(heads[0]) + q * m + k]) : derivedText(value(q, k));
   };
   const greatest = (numbers) => numbers.reduce((most, one) => (one > most ? one : most), 0) || 1;
-  const highest = queries.map((_, q) => greatest(values.subarray(q * keys.length, (q + 1) * keys.length)));
-  return { queries: queries.map((q) => visible(q.text)), keys: keys.map((k) => visible(k.text)), hidden, value, text, highest, most: greatest(values) };
+  const row = (q) => values.subarray(q * keys.length, (q + 1) * keys.length);
+  const highest = queries.map((_, q) => greatest(row(q)));
+  const named = (groups) => groups.map((group) => visible(group.text));
+  return { queries: named(queries), keys: named(keys), hidden, value, text, highest, most: greatest(values) };
 }
 
 /** The strongest keys of a query, strongest first. */
@@ -128,6 +130,12 @@ function colourOf(share, dark) {
   const place = Math.min(1, Math.max(0, share)) * (stops.length - 1);
   const low = Math.min(stops.length - 2, Math.floor(place));
   return stops[low].map((from, i) => Math.round(from + (place - low) * (stops[low + 1][i] - from)));
+}
+
+/** Black or white, whichever stands out against a colour by 4.5 to 1 at least. */
+function inkOn(colour) {
+  const [red, green, blue] = colour.map((part) => (part / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#000" : "#fff";
 }
 
 /** How far along the colours a weight stands, given the most of its query and of all. */
@@ -160,7 +168,9 @@ function field(name, control) {
 
 function picker(label, options, onPick, chosen = options[0][0]) {
   const select = make("select", { onchange: () => onPick(select.value) });
-  for (const [value, text] of options) select.append(make("option", { value, selected: value === chosen }, text));
+  for (const [value, text] of options) {
+    select.append(make("option", { value, selected: value === chosen }, text));
+  }
   return field(label, select);
 }
 
@@ -173,9 +183,9 @@ class HeatMap {
     const name = `qkv-cell-${++instances}`;
     // Two cells take turns, so that a screen reader is told of a new one at every move.
     this.spoken = [0, 1].map((i) => make("div", { role: "gridcell", id: `${name}-${i}` }));
+    const help = "Attention weights, a row for each query. Arrows move, plus and minus zoom, Enter pins.";
     this.element = make(
-      "div",
-      { class: "qkv-map", role: "grid", tabindex: "0", "aria-label": "Attention weights, a row for each query. Arrows move, plus and minus zoom, Enter pins." },
+      "div", { class: "qkv-map", role: "grid", tabindex: "0", "aria-label": help },
       this.canvas, this.sheet, make("div", { role: "row", class: "qkv-spoken" }, ...this.spoken),
     );
     this.cell = null; // pixels; null fits all into the window
@@ -211,8 +221,10 @@ class HeatMap {
     const { scene } = this.view;
     const context = this.canvas.getContext("2d");
     context.font = FONT;
-    const widest = (tokens, most) =>
-      Math.min(most, 12 + tokens.reduce((width, token) => Math.max(width, context.measureText(token.slice(0, 40)).width), 0));
+    const widest = (tokens, most) => {
+      const widths = tokens.map((token) => context.measureText(token.slice(0, 40)).width);
+      return Math.min(most, 12 + widths.reduce((a, b) => Math.max(a, b), 0));
+    };
     this.left = widest(scene.queries, 150);
     this.top = widest(scene.keys, 130);
     const [width, height] = this.view.room();
@@ -220,13 +232,13 @@ class HeatMap {
     const down = (height - this.top - 1) / scene.queries.length;
     this.fitted = Math.min(FITTED_CELL, across, down);
     const cell = (this.size = Math.max(this.fitted, this.cell ?? 0));
-    const full = { width: this.left + cell * scene.keys.length + 1, height: this.top + cell * scene.queries.length + 1 };
-    this.sheet.style.width = `${full.width}px`;
-    this.sheet.style.height = `${full.height}px`;
+    const wide = this.left + cell * scene.keys.length + 1;
+    const high = this.top + cell * scene.queries.length + 1;
+    this.sheet.style.width = `${wide}px`;
+    this.sheet.style.height = `${high}px`;
     // A scroll bar along one side must not make another along the other.
-    const [beyond, below] = [full.width > width + 1, full.height > height + 1];
-    this.element.style.width = `${Math.min(width, full.width + (below ? 16 : 0))}px`;
-    this.element.style.height = `${Math.min(height, full.height + (beyond ? 16 : 0))}px`;
+    this.element.style.width = `${Math.min(width, wide + (high > height + 1 ? 16 : 0))}px`;
+    this.element.style.height = `${Math.min(height, high + (wide > width + 1 ? 16 : 0))}px`;
     this.element.setAttribute("aria-rowcount", scene.queries.length);
     this.element.setAttribute("aria-colcount", scene.keys.length);
     const ratio = window.devicePixelRatio || 1;
@@ -255,54 +267,69 @@ class HeatMap {
     if (size >= NUMBERED_CELL) this.number(context, x, y);
     context.strokeStyle = style.outlineColor;
     context.lineWidth = 2;
-    const outline = Math.max(size, 5);
-    context.strokeRect(x + state.k * size + (size - outline) / 2, y + state.q * size + (size - outline) / 2, outline, outline);
+    const outline = Math.max(size, 5); // seen even where cells are smaller
+    const aside = (size - outline) / 2;
+    context.strokeRect(x + state.k * size + aside, y + state.q * size + aside, outline, outline);
     context.restore();
-    this.label(context, style, scene.queries, state.q, (i) => y + (i + 0.5) * size, top, (at) => [left - 6, at, 0]);
-    this.label(context, style, scene.keys, state.k, (i) => x + (i + 0.5) * size, left, (at) => [at, top - 6, 1]);
+    const { found } = this.view;
+    context.textBaseline = "middle";
+    this.label(context, style, {
+      tokens: scene.queries, active: state.q, found: found.queries, start: y, from: top, until: element.clientHeight,
+      room: left, align: "right", turn: (at) => context.translate(left - 6, at),
+    });
+    this.label(context, style, {
+      tokens: scene.keys, active: state.k, found: found.keys, start: x, from: left, until: element.clientWidth,
+      room: top, align: "left", hidden: scene.hidden,
+      turn: (at) => {
+        context.translate(at, top - 6);
+        context.rotate(-Math.PI / 2);
+      },
+    });
   }
 
-  /** The tokens along one side: as many as have room, and always the active one. */
-  label(context, style, tokens, active, place, from, position) {
-    const { found, scene } = this.view;
-    const side = position(0)[2]; // 0: queries, beside; 1: keys, above
+  /** The tokens along one side: as many as have room, always the active one, and marks at those found. */
+  label(context, style, side) {
     const step = Math.ceil(14 / this.size);
-    const until = side ? this.element.clientWidth : this.element.clientHeight;
-    tokens.forEach((token, i) => {
+    const place = (i) => side.start + (i + 0.5) * this.size;
+    context.textAlign = side.align;
+    side.tokens.forEach((token, i) => {
       const at = place(i);
-      const near = i !== active && Math.abs(place(active) - at) < 13;
-      const match = (side ? found.keys : found.queries).has(i);
-      if (at < from || at > until || ((i % step || near) && i !== active && !match)) return;
-      const [x, y] = position(at);
+      const active = i === side.active;
+      const near = !active && Math.abs(place(side.active) - at) < 13;
+      const named = active || (i % step === 0 && !near);
+      const found = side.found.has(i);
+      if (at < side.from || at > side.until || !(named || found)) return;
       context.save();
-      context.translate(x, y);
-      if (side) context.rotate(-Math.PI / 2);
-      context.font = i === active ? `bold ${FONT}` : FONT;
-      context.textAlign = side ? "left" : "right";
-      context.textBaseline = "middle";
-      context.fillStyle = i === active || match ? style.outlineColor : style.color;
-      if (side && scene.hidden[i]) context.globalAlpha = 0.45;
-      if (!(i % step) || i === active) context.fillText(shorten(context, token, (side ? this.top : this.left) - 10), 0, 0);
-      if (match) context.fillRect(side ? -5 : 1, -Math.max(2, this.size / 2 - 1), 4, Math.max(4, this.size - 2));
+      side.turn(at);
+      context.font = active ? `bold ${FONT}` : FONT;
+      context.fillStyle = active || found ? style.outlineColor : style.color;
+      if (side.hidden?.[i]) context.globalAlpha = 0.6;
+      if (named) context.fillText(shorten(context, token, side.room - 10), 0, 0);
+      const mark = Math.max(4, this.size - 2);
+      if (found) context.fillRect(side.align === "right" ? 1 : -5, -mark / 2, 4, mark);
       context.restore();
     });
   }
 
-  /** Weights in their cells, without the leading 0. */
+  /** Weights in the cells that are in the window, without the leading 0. */
   number(context, x, y) {
     const { scene, state } = this.view;
+    const { size, element } = this;
     context.font = "10px system-ui, sans-serif";
     context.textAlign = "center";
     context.textBaseline = "middle";
-    scene.queries.forEach((_, q) =>
-      scene.keys.forEach((_, k) => {
+    const first = (start, margin) => Math.max(0, Math.floor((margin - start) / size));
+    const last = (start, extent, count) => Math.min(count, Math.ceil((extent - start) / size));
+    const rows = last(y, element.clientHeight, scene.queries.length);
+    const columns = last(x, element.clientWidth, scene.keys.length);
+    for (let q = first(y, this.top); q < rows; q++)
+      for (let k = first(x, this.left); k < columns; k++) {
         const value = scene.value(q, k);
-        if (!(value >= 0.005)) return;
-        const [red, green, blue] = colourOf(this.view.shade(q, k), state.dark);
-        context.fillStyle = 0.3 * red + 0.6 * green + 0.1 * blue > 140 ? "#10151c" : "#f4f7fb";
-        context.fillText(value.toFixed(2).replace(/^0/, ""), x + (k + 0.5) * this.size, y + (q + 0.5) * this.size);
-      }),
-    );
+        if (!(value >= 0.005)) continue; // NaN too
+        context.fillStyle = inkOn(colourOf(this.view.shade(q, k), state.dark));
+        const text = value.toFixed(2).replace(/^0/, "");
+        context.fillText(text, x + (k + 0.5) * size, y + (q + 0.5) * size);
+      }
   }
 
   /** The cell under a pointer, or null. */
@@ -312,8 +339,8 @@ class HeatMap {
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     const k = Math.floor((x - this.left + this.element.scrollLeft) / this.size);
     const q = Math.floor((y - this.top + this.element.scrollTop) / this.size);
-    const inside = x >= this.left && y >= this.top && q < scene.queries.length && k < scene.keys.length;
-    return inside ? { q, k } : null;
+    if (x < this.left || y < this.top) return null;
+    return q < scene.queries.length && k < scene.keys.length ? { q, k } : null;
   }
 
   point(event) {
@@ -374,10 +401,10 @@ class HeatMap {
   /** Scroll, if need be, until the active cell is in the window. */
   reveal() {
     const { q, k } = this.view.state;
-    for (const [side, at, margin, extent] of [["scrollLeft", k, this.left, this.element.clientWidth], ["scrollTop", q, this.top, this.element.clientHeight]]) {
-      const [low, high] = [(at + 1) * this.size - (extent - margin), at * this.size];
-      this.element[side] = Math.min(high, Math.max(low, this.element[side]));
-    }
+    const { element, size } = this;
+    const within = (now, at, window) => Math.min(at * size, Math.max((at + 1) * size - window, now));
+    element.scrollLeft = within(element.scrollLeft, k, element.clientWidth - this.left);
+    element.scrollTop = within(element.scrollTop, q, element.clientHeight - this.top);
   }
 
   speak(text) {
@@ -454,7 +481,8 @@ class Lines {
   reveal() {
     const at = LINE_PITCH * this.view.state.q;
     const { scrollTop, clientHeight } = this.element;
-    if (at < scrollTop || at + LINE_PITCH > scrollTop + clientHeight) this.element.scrollTop = at - clientHeight / 2;
+    const inside = at >= scrollTop && at + LINE_PITCH <= scrollTop + clientHeight;
+    if (!inside) this.element.scrollTop = at - clientHeight / 2;
   }
 }
 
@@ -462,20 +490,23 @@ class Lines {
 class DataTable {
   constructor(view) {
     this.view = view;
-    this.select = make("select", { onchange: () => view.move(this.select.selectedIndex, view.state.k, true) });
+    const choose = () => view.move(this.select.selectedIndex, view.state.k, true);
+    this.select = make("select", { onchange: choose });
     this.caption = make("caption");
     this.body = make("tbody");
-    const head = make("tr", {}, ...["position", "key", "weight"].map((name) => make("th", { scope: "col" }, name)));
-    const table = make("table", {}, this.caption, make("thead", {}, head), this.body);
+    const heads = ["position", "key", "weight"].map((name) => make("th", { scope: "col" }, name));
+    const head = make("thead", {}, make("tr", {}, ...heads));
+    const region = { class: "qkv-scroll", tabindex: "0", role: "region", "aria-label": "Weights of one query" };
     this.element = make(
       "details", { class: "qkv-table", ontoggle: () => this.draw() }, make("summary", {}, "Data table"),
       field("Query", this.select),
-      make("div", { class: "qkv-scroll", tabindex: "0", role: "region", "aria-label": "Weights of one query" }, table),
+      make("div", region, make("table", {}, this.caption, head, this.body)),
     );
   }
 
   paint() {
-    this.select.replaceChildren(...this.view.scene.queries.map((text, i) => make("option", {}, `${i}: ${text}`)));
+    const option = (text, i) => make("option", {}, `${i}: ${text}`);
+    this.select.replaceChildren(...this.view.scene.queries.map(option));
     this.shown = null;
   }
 
@@ -500,7 +531,8 @@ class View {
     this.data = { ...data, keys: data.keys ?? data.queries };
     const { layers, heads, queries, keys } = this.data;
     this.codes = unpack(data.weights, layers.length * heads.length * queries.length * keys.length);
-    this.state = { layer: 0, head: "0", hide: "", merge: false, scale: keys.length > MANY_KEYS ? "query" : "even", q: 0, k: 0, pinned: false, dark: false };
+    const scale = keys.length > MANY_KEYS ? "query" : "even";
+    this.state = { layer: "0", head: "0", hide: "", merge: false, scale, dark: false, q: 0, k: 0, pinned: false };
     this.sought = "";
     this.root = make("section", { class: "qkv-view", "aria-label": data.title ?? "Attention weights" });
     this.map = new HeatMap(this);
@@ -511,7 +543,8 @@ class View {
     this.value = make("strong", { class: "qkv-value" });
     this.note = make("span", { class: "qkv-note" });
     this.most = make("p", { class: "qkv-most" });
-    this.legend = make("div", { class: "qkv-legend" }, make("span", {}, "0"), make("canvas", { width: 128, height: 1, "aria-hidden": "true" }), make("span"));
+    const colours = make("canvas", { width: 128, height: 1, "aria-hidden": "true" });
+    this.legend = make("div", { class: "qkv-legend" }, make("span", {}, "0"), colours, make("span"));
     this.root.append(
       ...(data.title ? [make("h1", { dir: "auto" }, data.title)] : []),
       this.toolbar(),
@@ -528,7 +561,8 @@ class View {
     const { layers, heads, words } = this.data;
     const set = (name) => (value) => this.set({ [name]: value });
     const names = (list) => list.map((name, i) => [String(i), name]);
-    const button = (text, label, onclick) => make("button", { type: "button", "aria-label": label, title: label, onclick }, text);
+    const button = (sign, label, onclick) =>
+      make("button", { type: "button", "aria-label": label, title: label, onclick }, sign);
     this.count = make("span", { class: "qkv-count", role: "status" });
     this.darkButton = button("◐", "Dark", () => {
       this.chosen = true;
@@ -536,21 +570,25 @@ class View {
     });
     const search = make("input", {
       type: "search", placeholder: "token", autocomplete: "off", spellcheck: "false",
-      oninput: () => this.find(search.value), onkeydown: (event) => event.key === "Enter" && this.next(),
+      oninput: () => this.find(search.value),
+      onkeydown: (event) => event.key === "Enter" && this.next(),
     });
     const check = make("input", { type: "checkbox", onchange: () => this.set({ merge: check.checked }) });
+    const scales = [["even", "even"], ["root", "lift small"], ["query", "by query"]];
     const hiding = [["", "nothing"], ["first", "first token"]];
     if (words?.includes(null)) hiding.push(["special", "special tokens"]);
     return make(
       "div", { class: "qkv-bar", role: "group", "aria-label": "What to show" },
-      ...(layers.length > 1 ? [picker("Layer", names(layers), (value) => this.set({ layer: Number(value) }))] : []),
+      ...(layers.length > 1 ? [picker("Layer", names(layers), set("layer"))] : []),
       ...(heads.length > 1 ? [picker("Head", [...names(heads), ["mean", "mean of all"]], set("head"))] : []),
       picker("Hide", hiding, set("hide")),
       ...(words ? [field("Merge words", check)] : []),
-      picker("Colours", [["even", "even"], ["root", "lift small"], ["query", "by query"]], set("scale"), this.state.scale),
+      picker("Colours", scales, set("scale"), this.state.scale),
       make(
         "span", { class: "qkv-buttons", role: "group", "aria-label": "Zoom" },
-        button("−", "Zoom out", () => this.map.zoom(1 / 1.5)), button("+", "Zoom in", () => this.map.zoom(1.5)), button("⤢", "Show all", () => this.map.zoom(0)),
+        button("−", "Zoom out", () => this.map.zoom(1 / 1.5)),
+        button("+", "Zoom in", () => this.map.zoom(1.5)),
+        button("⤢", "Show all", () => this.map.zoom(0)),
       ),
       this.darkButton,
       field("Find", search), this.count,
@@ -589,8 +627,9 @@ class View {
   room() {
     const { clientWidth } = this.panels;
     const style = getComputedStyle(this.panels);
-    const taken = style.flexDirection === "row" ? this.lines.element.offsetWidth + parseFloat(style.columnGap) : 0;
-    return [clientWidth - taken, Math.max(320, Math.min(680, window.innerHeight - 200))];
+    const beside = style.flexDirection === "row";
+    const taken = this.lines.element.offsetWidth + parseFloat(style.columnGap);
+    return [clientWidth - (beside ? taken : 0), Math.max(320, Math.min(680, window.innerHeight - 200))];
   }
 
   resize() {
@@ -631,14 +670,18 @@ class View {
     this.go(q, k);
     const { scene, state } = this;
     const text = scene.text(state.q, state.k);
-    this.pair.replaceChildren(make("bdi", {}, scene.queries[state.q]), " → ", make("bdi", {}, scene.keys[state.k]));
+    const [query, key] = [scene.queries[state.q], scene.keys[state.k]];
+    this.pair.replaceChildren(make("bdi", {}, query), " → ", make("bdi", {}, key));
     this.value.textContent = text;
     this.note.textContent = `${state.pinned ? "pinned" : ""}${this.where()}`.replace(/^, /, "");
     this.most.textContent = "looks most at ";
-    strongest(scene, state.q, 5).forEach((other, i) => this.most.append(i ? " · " : "", make("bdi", {}, scene.keys[other]), ` ${scene.text(state.q, other)}`));
+    strongest(scene, state.q, 5).forEach((other, i) => {
+      const name = make("bdi", {}, scene.keys[other]);
+      this.most.append(i ? " · " : "", name, ` ${scene.text(state.q, other)}`);
+    });
     if (reveal) this.map.reveal();
     this.map.draw();
-    this.map.speak(`${scene.queries[state.q]} looks at ${scene.keys[state.k]}: ${text}`);
+    this.map.speak(`${query} looks at ${key}: ${text}`);
     this.lines.draw();
     this.lines.reveal();
     this.table.draw();
@@ -652,8 +695,9 @@ class View {
   where() {
     const { layers, heads } = this.data;
     const { layer, head } = this.state;
-    const parts = [layers.length > 1 && `layer ${layers[layer]}`, heads.length > 1 && (head === "mean" ? "mean of all heads" : `head ${heads[head]}`)];
-    return parts.filter(Boolean).map((part) => `, ${part}`).join("");
+    const ofLayer = layers.length > 1 ? `, layer ${layers[layer]}` : "";
+    const ofHead = head === "mean" ? ", mean of all heads" : `, head ${heads[head]}`;
+    return ofLayer + (heads.length > 1 ? ofHead : "");
   }
 
   find(text) {
@@ -665,7 +709,8 @@ class View {
   /** Which queries and keys hold this text. */
   search(text) {
     const wanted = text.toLowerCase();
-    const among = (tokens) => new Set(wanted ? tokens.flatMap((token, i) => (token.toLowerCase().includes(wanted) ? [i] : [])) : []);
+    const holds = (token) => wanted && token.toLowerCase().includes(wanted);
+    const among = (tokens) => new Set(tokens.flatMap((token, i) => (holds(token) ? [i] : [])));
     this.found = { queries: among(this.scene.queries), keys: among(this.scene.keys) };
     const places = [...this.found.queries].map((q) => ({ q }));
     for (const k of this.found.keys) if (this.scene.keys[k] !== this.scene.queries[k]) places.push({ k });
