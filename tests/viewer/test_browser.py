@@ -53,6 +53,7 @@ def number(text: str) -> float:
 
 
 def table(page: Page) -> dict[str, str]:
+    page.locator("tbody tr").first.wait_for()  # it is filled once the browser says it is open
     rows = page.locator("tbody tr").all()
     return {row.locator("th").inner_text(): row.locator("td").last.inner_text() for row in rows}
 
@@ -373,15 +374,20 @@ def test_the_same_module_serves_widgets_and_pages(browser: Browser) -> None:
         """async (data) => {
             const module = await import("/view.js");
             const [a, b] = [document.getElementById("a"), document.getElementById("b")];
+            a.hidden = true; // as in a notebook's closed tab
             const remove = module.render(a, data);
+            a.hidden = false;
+            await new Promise(requestAnimationFrame);
+            await new Promise(requestAnimationFrame);
+            const wide = a.querySelector(".qkv-map").offsetWidth;
             module.default.render({ model: { get: (name) => ({ data })[name] }, el: b });
             const both = document.querySelectorAll(".qkv-view").length;
             remove();
-            return [both, a.childElementCount];
+            return [both, wide > 200, a.childElementCount];
         }""",
         view.data,
     )
-    assert left == [2, 0]
+    assert left == [2, True, 0]
     assert pair(page)[2] == exact(weights[0, 0, 0, 0])
     assert wrong == []
     page.context.close()

@@ -230,7 +230,7 @@ class HeatMap {
     const [width, height] = this.view.room();
     const across = (width - this.left - 1) / scene.keys.length;
     const down = (height - this.top - 1) / scene.queries.length;
-    this.fitted = Math.min(FITTED_CELL, across, down);
+    this.fitted = Math.max(0.25, Math.min(FITTED_CELL, across, down)); // also while it is hidden
     const cell = (this.size = Math.max(this.fitted, this.cell ?? 0));
     const wide = this.left + cell * scene.keys.length + 1;
     const high = this.top + cell * scene.queries.length + 1;
@@ -274,12 +274,13 @@ class HeatMap {
     const { found } = this.view;
     context.textBaseline = "middle";
     this.label(context, style, {
-      tokens: scene.queries, active: state.q, found: found.queries, start: y, from: top, until: element.clientHeight,
-      room: left, align: "right", turn: (at) => context.translate(left - 6, at),
+      tokens: scene.queries, active: state.q, found: found.queries,
+      start: y, from: top, until: element.clientHeight, room: left, align: "right",
+      turn: (at) => context.translate(left - 6, at),
     });
     this.label(context, style, {
-      tokens: scene.keys, active: state.k, found: found.keys, start: x, from: left, until: element.clientWidth,
-      room: top, align: "left", hidden: scene.hidden,
+      tokens: scene.keys, active: state.k, found: found.keys, hidden: scene.hidden,
+      start: x, from: left, until: element.clientWidth, room: top, align: "left",
       turn: (at) => {
         context.translate(at, top - 6);
         context.rotate(-Math.PI / 2);
@@ -475,7 +476,8 @@ class Lines {
       }),
     );
     const named = keys.slice(0, 3).map((k) => `${scene.keys[k]} ${scene.text(state.q, k)}`);
-    this.element.setAttribute("aria-label", `Lines from ${scene.queries[state.q]} to ${named.join(", ") || "no key"}`);
+    const goal = named.join(", ") || "no key";
+    this.element.setAttribute("aria-label", `Lines from ${scene.queries[state.q]} to ${goal}`);
   }
 
   reveal() {
