@@ -15,6 +15,7 @@ SOURCE = Path(qkv.__file__).parent
 
 #: From the ground up, as in docs/architecture.md: a module imports only what stands before it.
 ORDER = [
+    "disk",
     "extras",
     "looking",
     "memory",
@@ -33,8 +34,10 @@ ORDER = [
     "integrations",
     "recording",
     "words",
+    "labelled",
     "plot",
     "terminal",
+    "viewer",
     "gallery",
     "benchmarks",
     "cli",

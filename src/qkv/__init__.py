@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from qkv.similarity import ScaledDot as ScaledDot
     from qkv.similarity import Similarity as Similarity
     from qkv.similarity import Triangular as Triangular
+    from qkv.viewer import View as View
+    from qkv.viewer import view as view
 
 # Names are fetched on first use, so that `qkv --help` need not wait for torch.
 _HOMES = {
@@ -57,6 +59,7 @@ _HOMES = {
         "Similarity",
         "Triangular",
     ],
+    "qkv.viewer": ["View", "view"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

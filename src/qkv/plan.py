@@ -96,7 +96,7 @@ class Plan:
         lines = [
             f"attend  {self.summary}",
             f"└─ {self.operator}: {self.reason}",
-            f"   work    {_readable_flops(self.flops)}",
+            f"   work    {readable_flops(self.flops)}",
             f"   memory  {readable(self.bytes)} beside the arguments and the answer "
             f"(all scores at once: {readable(self.dense_bytes)})",
         ]
@@ -186,7 +186,8 @@ def _summary(problem: Problem) -> str:
     return ", ".join(parts)
 
 
-def _readable_flops(flops: float) -> str:
+def readable_flops(flops: float) -> str:
+    """Work as a person says it: 8.6 GFLOP."""
     for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"):
         if flops < 1000 or unit == "TFLOP":
             break

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from qkv.plot.alignment import alignment
 from qkv.plot.canvas import save
+from qkv.plot.heads import heads
+from qkv.plot.kernels import kernels
+from qkv.plot.matrix import matrix
+from qkv.plot.plan import plan
+from qkv.plot.row import row
 
-__all__ = ["save"]
+__all__ = ["alignment", "heads", "kernels", "matrix", "plan", "row", "save"]

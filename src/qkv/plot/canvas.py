@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qkv.disk import replacing
 from qkv.extras import need
 
 if TYPE_CHECKING:
@@ -26,9 +26,5 @@ def save(figure: Figure, path: Path) -> None:
     """Write the figure in the format its name asks for; an interrupted write leaves no half."""
     if path.suffix.lower() not in _FORMATS:
         raise ValueError(f"a plot's name must end in {', '.join(_FORMATS)}; got {path.name!r}")
-    half = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
+    with replacing(path) as half:
         figure.savefig(half)
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)

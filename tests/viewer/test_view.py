@@ -1,0 +1,160 @@
+"""What a view is made from, where it goes, and what it says to a mistake."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import qkv
+
+HOSTILE = '</script><img src=x onerror="alert(1)">'
+
+
+def some(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape).softmax(dim=-1)
+
+
+class Tags(HTMLParser):
+    """The tags of a page and the text of its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.found.append(tag)
+
+    def handle_data(self, text: str) -> None:
+        if self.found[-1:] == ["script"] and text.strip():
+            self.scripts.append(text)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (3, 5, 5), (2, 3, 5, 5)])
+def test_missing_axes_are_of_size_1(shape: tuple[int, ...]) -> None:
+    view = qkv.view(some(*shape), list("abcde"))
+    assert view.shape == (1, 1, *shape)[-4:]
+    assert view.data["keys"] is None
+
+
+def test_tensors_arrays_and_lists_give_the_same_view() -> None:
+    weights = some(2, 3).to(torch.bfloat16).requires_grad_()
+    views = [
+        qkv.view(given, ["a", "b"], ["c", "d", "e"])
+        for given in (weights, weights.detach().float().numpy(), weights.tolist())
+    ]
+    assert views[0] == views[1] == views[2]
+
+
+def test_the_page_holds_the_module_unchanged_and_the_data_as_data(tmp_path: Path) -> None:
+    static = Path(qkv.viewer.page.STATIC)
+    view = qkv.view(some(2, 2), ["a", HOSTILE], title=HOSTILE)
+    view.save(tmp_path / "view.html")
+    page = (tmp_path / "view.html").read_text(encoding="utf-8")
+    tags = Tags(page)
+    data, module = tags.scripts
+    assert tags.found.count("script") == 2
+    assert "img" not in tags.found
+    assert json.loads(data) == view.data
+    assert module.startswith((static / "view.js").read_text(encoding="utf-8"))
+    assert (static / "view.css").read_text(encoding="utf-8") in page
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
+    assert list(tmp_path.iterdir()) == [tmp_path / "view.html"]
+
+
+def test_the_module_neither_evaluates_nor_writes_html() -> None:
+    module = (qkv.viewer.page.STATIC / "view.js").read_text(encoding="utf-8")
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "Function(", "fetch("):
+        assert way not in module
+    assert "</script" not in module
+
+
+def test_an_interrupted_save_leaves_the_old_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "view.html"
+    path.write_text("old")
+
+    def interrupted(half: Path, *_: object, **__: object) -> None:
+        half.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    view = qkv.view(some(2, 2), ["a", "b"])
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        view.save(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_notebook_without_widgets_gets_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    view = qkv.view(some(2, 2), ["a", HOSTILE], title='"')
+    bundle = view._repr_mimebundle_(include=None, exclude=None)
+    assert bundle["text/plain"] == "View(shape=(1, 1, 2, 2))"
+    tags = Tags(bundle["text/html"])
+    assert tags.found == ["iframe"]
+    assert 'sandbox="allow-scripts"' in bundle["text/html"]
+    assert html.escape(qkv.viewer.page.page(view.data)) in bundle["text/html"]
+    with pytest.raises(
+        ImportError, match=r"^anywidget is not installed: pip install 'qkv\[view\]'$"
+    ):
+        view.widget()
+
+
+def test_a_notebook_with_widgets_gets_a_widget() -> None:
+    view = qkv.view(some(2, 2), ["a", "b"])
+    widget = view.widget()
+    static = qkv.viewer.page.STATIC
+    assert widget.data == view.data
+    assert str(widget._esm) == (static / "view.js").read_text(encoding="utf-8")
+    assert str(widget._css) == (static / "view.css").read_text(encoding="utf-8")
+    bundle, _ = view._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    widget.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"weights": some(5)}, ValueError, r"shape \(queries, keys\), none 0; got \(5,\)"),
+        ({"weights": some(1, 1, 1, 5, 5)}, ValueError, r"shape \(layers, heads, queries, keys\)"),
+        ({"weights": some(0, 5)}, ValueError, r"none 0; got \(0, 5\)"),
+        ({"weights": np.full((5, 5), -0.25)}, ValueError, r"between 0 and 1; got -0\.25"),
+        ({"weights": some(5, 5) * np.inf}, ValueError, r"between 0 and 1; got inf"),
+        ({"queries": ["a"]}, ValueError, "queries must name 5 tokens, as weights has; got 1"),
+        ({"queries": "abcde"}, TypeError, "queries must be a list of strings; got 'abcde'"),
+        ({"queries": [1, 2, 3, 4, 5]}, TypeError, "queries must be a list of strings; got"),
+        ({"keys": list("abc")}, ValueError, "keys must name 5 tokens, as weights has; got 3"),
+        ({"layers": ["x", "y"]}, ValueError, "layers must have 1 names, as weights has; got 2"),
+        ({"heads": []}, ValueError, "heads must have 1 names, as weights has; got 0"),
+        ({"words": [0]}, ValueError, "words must number 5 tokens; got 1"),
+        ({"keys": list("fghij"), "words": [0] * 5}, ValueError, "words serves where"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        qkv.view(**{"weights": some(5, 5), "queries": list("abcde"), **arguments})
+
+
+def test_a_page_that_no_browser_could_hold_is_refused() -> None:
+    weights = np.broadcast_to(np.float32(0), (2**14, 2**13))
+    with pytest.raises(
+        ValueError, match="a view holds at most 67,108,864 weights; got 134,217,728"
+    ):
+        qkv.view(weights, [""] * 2**14, [""] * 2**13)
+
+
+def test_a_view_is_saved_as_html_only(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a view's name must end in \.html; got 'view.png'"):
+        qkv.view(some(2, 2), ["a", "b"]).save(tmp_path / "view.png")
