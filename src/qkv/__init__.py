@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from qkv.similarity import ScaledDot as ScaledDot
     from qkv.similarity import Similarity as Similarity
     from qkv.similarity import Triangular as Triangular
+    from qkv.table import Answer as Answer
+    from qkv.table import Database as Database
 
 # Names are fetched on first use, so that `qkv --help` need not wait for torch.
 _HOMES = {
@@ -53,6 +55,7 @@ _HOMES = {
         "Similarity",
         "Triangular",
     ],
+    "qkv.table": ["Answer", "Database"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
