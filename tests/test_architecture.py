@@ -32,6 +32,7 @@ ORDER = [
     "integrations",
     "words",
     "plot",
+    "table",
     "gallery",
     "benchmarks",
     "cli",

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from qkv.plot.canvas import save
+from qkv.plot.table import soft_lookup
 
-__all__ = ["save"]
+__all__ = ["save", "soft_lookup"]

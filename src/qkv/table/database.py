@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from qkv.table.columns import Kind, entries, kind_of
 from qkv.table.comparison import Comparison
 from qkv.table.picture import picture
 from qkv.table.plan import TablePlan
-from qkv.table.reading import Reading, read
+from qkv.table.reading import Progress, Reading, read
 from qkv.table.similarity import (
     BandwidthLike,
     SimilarityLike,
@@ -87,7 +87,7 @@ class Database:
         bandwidth: BandwidthLike = None,
         where: str | Condition | pc.Expression | None = None,
         top: int = 5,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Any:
         """The :class:`Answer` to a query, or a list of them to a list, in one pass.
 
@@ -101,7 +101,7 @@ class Database:
         - `where` keeps rows: a sentence such as ``"year >= 2020 and major = 'art'"``, or a
           :class:`pyarrow.compute.Expression`.
         - `top` is how many of the heaviest rows to show.
-        - `progress` is called with the number of rows of each batch.
+        - `progress` is told, after each batch, how many rows are read, and how many there are.
         """
         queries, many = self._queries(q)
         if not queries:

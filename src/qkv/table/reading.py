@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,9 @@ from qkv.table.comparison import Comparison
 from qkv.table.leaders import Leaders
 from qkv.table.partial import TablePartial
 from qkv.table.sources import Scan
+
+#: Is told how many rows have been read, and how many there are, where that is known.
+Progress: TypeAlias = Callable[[int, int | None], None]
 
 #: Entries of a (queries, rows) block that is made at once.
 _BLOCK = 2**22
@@ -61,7 +65,7 @@ def read(
     value: str,
     n: int,
     top: int,
-    progress: Callable[[int], None] | None,
+    progress: Progress | None,
 ) -> Reading:
     """Weigh every row of the scan for each of n queries."""
     columns = [own.column for own in comparisons]
@@ -82,7 +86,7 @@ def read(
                 reading.leaders.remember(scan, batch, first, positions)
             reading.sample.add(chosen.select([*dict.fromkeys([*columns, value])]))
         if progress is not None:
-            progress(len(batch))
+            progress(reading.rows, scan.rows)
     if partial is not None:
         reading.partial = partial
     return reading
@@ -152,7 +156,7 @@ def _weigh(
         query,
         key[0].reshape(1, m) if len(key) == 1 else np.stack(key) if key else np.empty((0, m)),
         np.array([own.inverse for own in coded]),
-        given,
+        np.ascontiguousarray(given),
     )
     found = TablePartial.nothing(n, entries.shape[1])
     found.values, found.mass = distinct, np.zeros((n, len(distinct)))
