@@ -52,17 +52,22 @@ def footing(answer: Answer) -> str:
     interval = answer.interval()
     if interval is not None:
         parts.insert(0, f"mean in {said(interval[0])} … {said(interval[1])} (90 %)")
-    lacking = {name: count for name, count in answer.plan.missing.items() if count}
-    if lacking:
-        told = ", ".join(f"{count:,} without {name}" for name, count in lacking.items())
-        parts.append(f"skipped {told}")
     return " · ".join(parts)
+
+
+def skipped(answer: Answer) -> str:
+    """Which rows lacked something; empty if none did."""
+    lacking = {name: count for name, count in answer.plan.missing.items() if count}
+    told = ", ".join(f"{count:,} without {name}" for name, count in lacking.items())
+    return f"skipped {told}" if lacking else ""
 
 
 def as_rich(answer: Answer) -> Group:
     """The answer for a terminal."""
     colour = "bold green" if answer.found else "bold yellow"
     parts: list[Any] = [Text(headline(answer), style=colour), Text(footing(answer), style="dim")]
+    if skipped(answer):
+        parts.append(Text(skipped(answer), style="yellow"))
     if len(answer.distribution) > 1:
         parts.append(_distribution(answer))
     if answer.rows:
@@ -80,7 +85,8 @@ def as_text(answer: Answer, width: int = 110) -> str:
 
 def as_html(answer: Answer) -> str:
     """The answer for a notebook; whatever stands in the table is escaped."""
-    body = [f"<p><b>{_safe(headline(answer))}</b><br><small>{_safe(footing(answer))}</small></p>"]
+    small = "<br>".join(_safe(line) for line in (footing(answer), skipped(answer)) if line)
+    body = [f"<p><b>{_safe(headline(answer))}</b><br><small>{small}</small></p>"]
     if len(answer.distribution) > 1:
         heavy = islice(answer.distribution.items(), _MOST_VALUES)
         body.append(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qkv.table.where import Condition, Dialect, build
+from qkv.table.where import Condition, Dialect, both, build
 
 #: Rows in a batch, at most: what Arrow's own readers take.
 BATCH_ROWS = 2**17
@@ -31,6 +31,13 @@ class Request(NamedTuple):
     whole_rows: bool  # whether some rows will be shown with all their columns
     where: Where = None  # what rows must fulfil
     window: Condition | None = None  # rows outside have no weight: a source may skip them
+
+
+    def split(self) -> tuple[Condition | None, pc.Expression | None]:
+        """What a database is asked to fulfil, and what only Arrow can judge, after the reading."""
+        if isinstance(self.where, pc.Expression):
+            return self.window, self.where
+        return both(self.where, self.window), None
 
 
 class Scan:

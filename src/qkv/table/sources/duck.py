@@ -11,7 +11,7 @@ import pyarrow as pa
 from qkv.extras import need
 from qkv.table.sources.base import BATCH_ROWS, Request, Scan, Source, Where, filtered
 from qkv.table.sources.sql import query_of
-from qkv.table.where import Condition, Dialect, both, build
+from qkv.table.where import Dialect, build
 
 
 def open_duckdb(path: Path, table: str | None, sql: str | None) -> Source:
@@ -39,12 +39,8 @@ class Relation(Source):
         self.schema = relation.limit(0).to_arrow_table().schema
 
     def scan(self, request: Request) -> Scan:
-        columns, later = self.columns_for(request), None
-        relation, condition = self._relation, request.window
-        if isinstance(request.where, Condition):
-            condition = both(request.where, request.window)
-        else:
-            later = request.where
+        columns, relation = self.columns_for(request), self._relation
+        condition, later = request.split()
         if condition is not None:
             relation = relation.filter(build(condition, _dialect()))
         if later is None:

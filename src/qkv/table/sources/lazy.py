@@ -10,7 +10,7 @@ import pyarrow as pa
 from qkv.extras import need
 from qkv.table.sources.base import BATCH_ROWS, Request, Scan, Source, Where, filtered
 from qkv.table.sources.stream import MemoryTable
-from qkv.table.where import Condition, Dialect, both, build
+from qkv.table.where import Dialect, build
 
 
 def polars_frame(frame: Any) -> MemoryTable:
@@ -34,13 +34,8 @@ class LazyFrame(Source):
         self.schema = pa.RecordBatchReader.from_stream(empty).schema
 
     def scan(self, request: Request) -> Scan:
-        columns, later = self.columns_for(request), None
-        query = self._frame
-        condition = request.window
-        if isinstance(request.where, Condition):
-            condition = both(request.where, request.window)
-        else:
-            later = request.where
+        columns, query = self.columns_for(request), self._frame
+        condition, later = request.split()
         if condition is not None:
             query = query.filter(build(condition, _dialect()))
         if later is None:

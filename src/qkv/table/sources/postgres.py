@@ -26,7 +26,6 @@ from qkv.table.where import (
     Missing,
     Negation,
     OneOf,
-    both,
 )
 
 _SIGNS = {"==": "=", "!=": "<>"}
@@ -49,12 +48,8 @@ class Postgres(Source):
         )
 
     def scan(self, request: Request) -> Scan:
-        columns, later = self.columns_for(request), None
-        condition = request.window
-        if isinstance(request.where, Condition):
-            condition = both(request.where, request.window)
-        else:
-            later, columns = request.where, list(self.schema.names)
+        condition, later = request.split()
+        columns = self.columns_for(request) if later is None else list(self.schema.names)
         values: list[str] = []
         chosen = ", ".join(self._column(name) for name in columns)
         text = f"SELECT {chosen} FROM ({self._query}) AS source"
