@@ -52,6 +52,8 @@ _SERVES = {
     Kind.VECTOR: ["equal", *KERNELS, "euclidean", *PRODUCTS],
     Kind.OTHER: [],
 }
+#: e to the minus this, times all the rows there may be, is below the last digit of a sum.
+NEGLIGIBLE = 60.0
 #: Windows apart from each other that a source is asked for; more become one.
 _MOST_WINDOWS = 16
 
@@ -112,6 +114,27 @@ class Distance(Comparison):
     def logs(self, keys: pa.Array) -> np.ndarray:
         difference = self.query[:, None] - self.numbers(keys)[None, :]
         return log_kernel(self._name, (difference * self.inverse) ** 2)
+
+    def spans(self, ascending: np.ndarray) -> np.ndarray:
+        """Which of these keys can weigh anything for each query, (n, 2)."""
+        width = 1.0 / self.inverse
+        if self._reach is None:
+            after = np.clip(np.searchsorted(ascending, self.query), 1, len(ascending)) - 1
+            nearest = np.minimum(
+                np.abs(self.query - ascending[after]),
+                np.abs(self.query - ascending[np.minimum(after + 1, len(ascending) - 1)]),
+            )
+            if self._name == "gaussian":
+                reach = np.sqrt(nearest**2 + 2 * NEGLIGIBLE * width**2)
+            else:
+                reach = nearest + NEGLIGIBLE * width
+        else:
+            reach = np.full(len(self.query), self._reach * (1 + 1e-12))
+        # Rounded outwards: the kernel itself has the last word.
+        low, high = np.nextafter(self.query - reach, -np.inf), np.nextafter(self.query + reach, np.inf)
+        return np.stack(
+            [np.searchsorted(ascending, low), np.searchsorted(ascending, high, "right")], axis=1
+        )
 
     def window(self) -> Condition | None:
         if self._reach is None or kind_of(self._type) is Kind.BOOLEAN:

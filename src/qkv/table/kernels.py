@@ -145,9 +145,7 @@ def _spread(weights: Any, codes: Any, mass: Any) -> None:
 
 
 @numba.njit(**_INNER)
-def _lead(
-    logs: Any, factors: Any, first_row: int, lead_logs: Any, lead_rows: Any
-) -> None:
+def _lead(logs: Any, factors: Any, rows: Any, start: int, lead_logs: Any, lead_rows: Any) -> None:
     """Keep the best rows, the best first; of equals, the one met first."""
     last = len(lead_logs) - 1
     for i in range(len(logs)):
@@ -160,7 +158,7 @@ def _lead(
                     lead_rows[place] = lead_rows[place - 1]
                     place -= 1
                 lead_logs[place] = score
-                lead_rows[place] = first_row + i
+                lead_rows[place] = rows[start + i]
 
 
 def _weigh(
@@ -171,7 +169,8 @@ def _weigh(
     given: Any,  # (n, m): logs that were computed elsewhere, or (0, 0)
     value: Any,  # (m,)
     codes: Any,  # (m,): which distinct value, or (0,)
-    first_row: int,
+    rows: Any,  # (m,): the numbers of the rows
+    spans: Any,  # (n, 2): which rows can weigh anything
     begin: int,
     end: int,
     peak: Any,  # (n,)
@@ -182,11 +181,12 @@ def _weigh(
 ) -> None:
     """Weigh all rows for the queries from `begin` to `end`, and add them up."""
     logs, factors = np.empty(TILE), np.empty(TILE)
-    rows = key.shape[1] if len(given) == 0 else given.shape[1]
-    for start in range(0, rows, TILE):
-        stop = min(start + TILE, rows)
-        log, factor = logs[: stop - start], factors[: stop - start]
+    for tile in range(0, len(rows), TILE):
         for q in range(begin, end):
+            start, stop = max(tile, spans[q, 0]), min(tile + TILE, spans[q, 1])
+            if start >= stop:
+                continue
+            log, factor = logs[: stop - start], factors[: stop - start]
             _clear(log, factor)
             for c in range(len(kinds)):
                 _compare(kinds[c], key[c, start:stop], query[q, c], inverse[c], log, factor)
@@ -198,7 +198,7 @@ def _weigh(
                 continue
             # Before factors turn into weights. No factor is more than 1.
             if lead_logs.shape[1] > 0 and largest > lead_logs[q, -1]:
-                _lead(log, factor, first_row + start, lead_logs[q], lead_rows[q])
+                _lead(log, factor, rows, start, lead_logs[q], lead_rows[q])
             if largest > peak[q]:
                 shrink = math.exp(peak[q] - largest)
                 sums[q, TOTAL] *= shrink
@@ -234,8 +234,9 @@ def _compiled() -> tuple[Any, Any]:
     """Both kernels, for one signature each, so that they compile once; kept on disk."""
     real, whole = numba.float64, numba.int64
     table, column, codes = _read_only(real, 2), _read_only(real, 1), _read_only(whole, 1)
+    pairs = _read_only(whole, 2)
     weigh_types = numba.void(
-        *(codes, table, table, column, table, column, codes, whole, whole, whole),
+        *(codes, table, table, column, table, column, codes, codes, pairs, whole, whole),
         *(real[::1], real[:, ::1], real[:, ::1], real[:, ::1], whole[:, ::1]),
     )
     with kernel_cache():

@@ -14,7 +14,7 @@ import torch
 from qkv.operators.fused import threads
 from qkv.table import kernels
 from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
-from qkv.table.comparison import Comparison
+from qkv.table.comparison import Comparison, Distance
 from qkv.table.leaders import Leaders
 from qkv.table.partial import TablePartial
 from qkv.table.sources import Scan
@@ -24,6 +24,8 @@ Progress: TypeAlias = Callable[[int, int | None], None]
 
 #: Entries of a (queries, rows) block that is made at once.
 _BLOCK = 2**22
+#: Queries from which on a batch is sorted, so that each meets only the rows near it.
+_WORTH_SORTING = 16
 #: Rows kept for a picture of the table, at most.
 _SAMPLE = 1024
 
@@ -141,26 +143,36 @@ def _weigh(
     first_row: int,
 ) -> TablePartial:
     """What the rows of this batch say; leaders are updated in place."""
-    m = len(batch)
     coded = [own for own in comparisons if own.code is not None]
     query = np.stack([own.query for own in coded], axis=1) if coded else np.empty((n, 0))
-    key = [own.numbers(batch.column(own.column)) for own in coded]
+    key = np.empty((0, len(batch)))
+    if coded:  # a single column is taken as it lies in memory
+        columns = [own.numbers(batch.column(own.column)) for own in coded]
+        key = columns[0][None, :] if len(columns) == 1 else np.stack(columns)
     given = np.zeros((0, 0))
     for own in comparisons:
         if own.code is None:
             logs = own.logs(batch.column(own.column))
             given = logs if len(given) == 0 else given + logs
     entries, codes, distinct = _values(plain(batch.column(value)), value)
+    rows = np.arange(first_row, first_row + len(batch))
+    spans = np.tile([0, len(batch)], (n, 1))
+    if n >= _WORTH_SORTING and len(comparisons) == 1 and isinstance(comparisons[0], Distance):
+        order = np.argsort(key[0])
+        key, entries = np.take(key, order, axis=1), np.take(entries, order, axis=1)
+        rows = rows[order]
+        codes = codes[order] if len(codes) else codes
+        spans = comparisons[0].spans(key[0])
     shared = (
         np.array([own.code for own in coded], np.int64),
         query,
-        key[0].reshape(1, m) if len(key) == 1 else np.stack(key) if key else np.empty((0, m)),
+        key,
         np.array([own.inverse for own in coded]),
         np.ascontiguousarray(given),
     )
-    found = TablePartial.nothing(n, entries.shape[1])
+    found = TablePartial.nothing(n, len(entries))
     found.values, found.mass = distinct, np.zeros((n, len(distinct)))
-    for component in range(entries.shape[1]):
+    for component in range(len(entries)):
         peak, sums = np.full(n, -np.inf), np.zeros((n, 4))
         mine = component == 0  # weights are the same for every component
         results = (
@@ -173,7 +185,7 @@ def _weigh(
         _on_threads(
             n,
             lambda begin, end, component=component, results=results: kernels.weigh(  # type: ignore[misc]
-                *shared, entries[:, component], codes, first_row, begin, end, *results
+                *shared, entries[component], codes, rows, spans, begin, end, *results
             ),
         )
         found.peak, found.total, found.squared = peak, sums[:, 0], sums[:, 1]
@@ -182,16 +194,16 @@ def _weigh(
 
 
 def _values(column: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray, list[object]]:
-    """Values as numbers (m, d); or, for other kinds, as codes (m,) of distinct values."""
+    """Values as numbers (d, m); or, for other kinds, as codes (m,) of distinct values."""
     none = np.empty(0, np.int64)
     kind = kind_of(column.type)
     if kind is Kind.NUMBER:
-        return numbers(column)[:, None], none, []
+        return numbers(column)[None, :], none, []
     if kind is Kind.VECTOR:
-        return np.asfortranarray(vectors(column, name)), none, []
+        return np.ascontiguousarray(vectors(column, name).T), none, []
     encoded = column.dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
-    return np.zeros((len(column), 1)), codes, encoded.dictionary.to_pylist()
+    return np.zeros((1, len(column))), codes, encoded.dictionary.to_pylist()
 
 
 def _on_threads(n: int, work: Callable[[int, int], None]) -> None:
