@@ -45,7 +45,11 @@ def _same(answer: qkv.Answer, expected: tuple[float, float, float] | None) -> No
 def test_kernels_equal_the_plain_formula(
     similarity: str, key: str, query: Any, bandwidth: float, unit: Any
 ) -> None:
-    keys = TABLE[key].to_pylist() if key != "seen" else TABLE[key].cast("timestamp[us]", safe=False).to_pylist()
+    keys = (
+        TABLE[key].to_pylist()
+        if key != "seen"
+        else TABLE[key].cast("timestamp[us]", safe=False).to_pylist()
+    )
     weights = [kernel(similarity, float((k - query) / unit) / bandwidth) for k in keys]
     answer = qkv.Database(TABLE, key=key, value="income").query(
         query, similarity=similarity, bandwidth=bandwidth
@@ -59,10 +63,16 @@ def test_kernels_equal_the_plain_formula(
 @pytest.mark.parametrize("value", ["name", "born", "alive", "town", "seen"])
 def test_values_that_are_no_numbers_give_a_distribution(value: str) -> None:
     weights = [kernel("gaussian", (h - 1.7) / 0.05) for h in TABLE["height"].to_pylist()]
-    values = TABLE[value].to_pylist() if value != "seen" else TABLE[value].cast("timestamp[us]", safe=False).to_pylist()
-    answer = qkv.Database(TABLE.set_column(4, "seen", TABLE["seen"].cast("timestamp[us]", safe=False)), key="height", value=value).query(
-        1.7, similarity="gaussian", bandwidth=0.05
+    values = (
+        TABLE[value].to_pylist()
+        if value != "seen"
+        else TABLE[value].cast("timestamp[us]", safe=False).to_pylist()
     )
+    answer = qkv.Database(
+        TABLE.set_column(4, "seen", TABLE["seen"].cast("timestamp[us]", safe=False)),
+        key="height",
+        value=value,
+    ).query(1.7, similarity="gaussian", bandwidth=0.05)
     expected = shares(weights, values)
     assert dict(answer.distribution) == pytest.approx(expected, rel=1e-9)
     assert list(answer.distribution.values()) == sorted(answer.distribution.values(), reverse=True)
@@ -71,7 +81,9 @@ def test_values_that_are_no_numbers_give_a_distribution(value: str) -> None:
     assert answer.interval() is None
 
 
-@pytest.mark.parametrize("similarity", [*KERNELS, "euclidean", "dot", "scaled_dot", "cosine", "equal"])
+@pytest.mark.parametrize(
+    "similarity", [*KERNELS, "euclidean", "dot", "scaled_dot", "cosine", "equal"]
+)
 def test_vectors_equal_the_plain_formula(similarity: str) -> None:
     query = TABLE["place"][7].as_py()
     keys = np.array(TABLE["place"].to_pylist())
@@ -119,14 +131,20 @@ def test_fuzzy_weighs_by_the_ratio_of_texts() -> None:
 
 
 def test_several_keys_combine_by_product() -> None:
+    columns = ["age", "height", "town", "name"]
     weights = [
         kernel("gaussian", (a - 40) / 9) * kernel("triangular", (h - 1.7) / 0.2) * (t == "Oslo")
         * math.exp((fuzz.ratio("b1", n.casefold()) / 100 - 1) / 0.5)
-        for a, h, t, n in zip(*(TABLE[c].to_pylist() for c in ("age", "height", "town", "name")), strict=True)
+        for a, h, t, n in zip(*(TABLE[c].to_pylist() for c in columns), strict=True)
     ]  # fmt: skip
-    database = qkv.Database(TABLE, key=["age", "height", "town", "name"], value="income")
+    database = qkv.Database(TABLE, key=columns, value="income")
     how: dict[str, Any] = {
-        "similarity": {"age": qkv.Gaussian(9.0), "height": "triangular", "town": "equal", "name": "fuzzy"},
+        "similarity": {
+            "age": qkv.Gaussian(9.0),
+            "height": "triangular",
+            "town": "equal",
+            "name": "fuzzy",
+        },
         "bandwidth": {"height": 0.2, "name": 0.5},
     }
     expected = pooled(weights, TABLE["income"].to_pylist())
@@ -170,9 +188,10 @@ def test_a_timedelta_is_a_bandwidth() -> None:
     database = qkv.Database(TABLE, key="born", value="income")
     day = dt.date(1990, 1, 1)
     days = database.query(day, similarity="gaussian", bandwidth=30)
-    assert days.value == database.query(
-        day, similarity="gaussian", bandwidth=dt.timedelta(days=30)
-    ).value
+    assert (
+        days.value
+        == database.query(day, similarity="gaussian", bandwidth=dt.timedelta(days=30)).value
+    )
 
 
 def test_values_far_from_zero_keep_their_spread() -> None:
@@ -200,7 +219,9 @@ def test_many_queries_in_one_pass_equal_single_ones() -> None:
 
 
 def test_missing_entries_are_skipped_and_counted() -> None:
-    table = pa.table({"k": [1.0, None, 3.0, math.nan, 2.0], "v": [1, 2, None, 4, 5], "x": list("abcde")})
+    table = pa.table(
+        {"k": [1.0, None, 3.0, math.nan, 2.0], "v": [1, 2, None, 4, 5], "x": list("abcde")}
+    )
     answer = qkv.Database(table, key="k", value="v").query(2.0, similarity="boxcar", bandwidth=5)
     assert answer.value == 3.0
     assert answer.plan.missing == {"k": 2, "v": 1}
@@ -271,7 +292,9 @@ def test_an_interval_narrows_as_rows_grow() -> None:
 
     def width(rows: int) -> float:
         table = pa.table({"k": rng.random(rows), "v": rng.normal(size=rows)})
-        answer = qkv.Database(table, key="k", value="v").query(0.5, similarity="boxcar", bandwidth=1)
+        answer = qkv.Database(table, key="k", value="v").query(
+            0.5, similarity="boxcar", bandwidth=1
+        )
         low, high = answer.interval(0.9)
         assert low < answer.value < high
         return high - low

@@ -104,7 +104,9 @@ def test_a_reader_says_that_it_has_been_read() -> None:
     with pytest.raises(ValueError, match=r"^bandwidth must be given: .* can be read only once$"):
         database.query(0.3, similarity="gaussian")
     database.query([0.3, 0.4], **HOW)
-    with pytest.raises(ValueError, match=r"\(Arrow reader\) can be read only once, and it has been"):
+    with pytest.raises(
+        ValueError, match=r"\(Arrow reader\) can be read only once, and it has been"
+    ):
         database.query(0.3, **HOW)
 
 
@@ -138,9 +140,15 @@ def test_windows_lose_no_row_of_any_type(type: pa.DataType, tmp_path: Path) -> N
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=10)
     width = 5 * 86400 if pa.types.is_timestamp(type) else 5
     for similarity in ("boxcar", "triangular", "equal"):
-        how = {"similarity": similarity} if similarity == "equal" else {"similarity": similarity, "bandwidth": width}
+        how = (
+            {"similarity": similarity}
+            if similarity == "equal"
+            else {"similarity": similarity, "bandwidth": width}
+        )
         inside = qkv.Database(table, key="k", value="v").query(keys[150].as_py(), **how)
-        pruned = qkv.Database(tmp_path / "t.parquet", key="k", value="v").query(keys[150].as_py(), **how)
+        pruned = qkv.Database(tmp_path / "t.parquet", key="k", value="v").query(
+            keys[150].as_py(), **how
+        )
         assert pruned.value == pytest.approx(inside.value, rel=1e-12)
         assert pruned.effective_rows == pytest.approx(inside.effective_rows, rel=1e-12)
         assert pruned.plan.row_groups_read is not None
@@ -158,7 +166,18 @@ def test_duckdb_filters_and_selects(tmp_path: Path) -> None:
     assert plan.columns == ["key", "value"]
 
 
-HOSTILE = ["a\"; DROP TABLE t; --", "it's", "ключ", "select", "weight", "x y", "$1", "{0}", "%s", "\\"]
+HOSTILE = [
+    'a"; DROP TABLE t; --',
+    "it's",
+    "ключ",
+    "select",
+    "weight",
+    "x y",
+    "$1",
+    "{0}",
+    "%s",
+    "\\",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -193,7 +212,9 @@ def numbers_in_postgres(postgres: str) -> str:
             )
             cursor.execute("CREATE INDEX ON numbers (key)")
             cursor.execute("ANALYZE numbers")
-            cursor.adbc_ingest("hostile", pa.table({n: HOSTILE for n in HOSTILE} | {"v": np.arange(10.0)}))
+            cursor.adbc_ingest(
+                "hostile", pa.table(dict.fromkeys(HOSTILE, HOSTILE) | {"v": np.arange(10.0)})
+            )
     return postgres
 
 
@@ -244,13 +265,15 @@ def test_hostile_names_and_values_in_postgres(name: str, numbers_in_postgres: st
 def test_an_adbc_cursor_can_be_read_once(numbers_in_postgres: str) -> None:
     from adbc_driver_postgresql import dbapi
 
-    with closing(dbapi.connect(numbers_in_postgres)) as connection:
-        with closing(connection.cursor()) as cursor:
-            cursor.execute("SELECT key, value FROM numbers")
-            database = qkv.Database(cursor, key="key", value="value")
-            assert database.query(5.0).value == pytest.approx(np.sin(5000))
-            with pytest.raises(ValueError, match="can be read only once, and it has been"):
-                database.query(5.0)
+    with (
+        closing(dbapi.connect(numbers_in_postgres)) as connection,
+        closing(connection.cursor()) as cursor,
+    ):
+        cursor.execute("SELECT key, value FROM numbers")
+        database = qkv.Database(cursor, key="key", value="value")
+        assert database.query(5.0).value == pytest.approx(np.sin(5000))
+        with pytest.raises(ValueError, match="can be read only once, and it has been"):
+            database.query(5.0)
 
 
 def test_postgres_refusals_are_one_sentence(numbers_in_postgres: str) -> None:

@@ -76,7 +76,9 @@ def query(
     if demo and not words and queries is None and key is None:
         for name, (own_key, own_value, asked, how) in _DEMO.items():
             database = Database(_sample(name), key=own_key, value=own_value)
-            _answer(database, _parsed(database, [asked]), {**options, **how}, json, plot, out, explain)
+            _answer(
+                database, _parsed(database, [asked]), {**options, **how}, json, plot, out, explain
+            )
         return
     if key is None or value is None:
         raise ValueError("query needs --key and --value, the columns to ask and to answer from")
@@ -144,9 +146,13 @@ def _parsed(database: Database, words: list[str]) -> list[dict[str, Any]]:
 
     found = []
     for word in words:
-        parts = [word] if len(database.key) == 1 else next(csv.reader([word], skipinitialspace=True))
+        parts = (
+            [word] if len(database.key) == 1 else next(csv.reader([word], skipinitialspace=True))
+        )
         if len(parts) != len(database.key):
-            raise ValueError(f"a query must have a key for each of {', '.join(database.key)}; got {word!r}")
+            raise ValueError(
+                f"a query must have a key for each of {', '.join(database.key)}; got {word!r}"
+            )
         found.append(
             {
                 name: parsed(part, database.schema.field(name).type, name)
@@ -220,4 +226,6 @@ def _sample_with(columns: list[str]) -> Path:
         with _sample(name).open(encoding="utf-8") as file:
             if set(columns) <= set(next(csv.reader(file))):
                 return _sample(name)
-    raise ValueError(f"no sample table has the columns {', '.join(columns)}; there are {', '.join(_DEMO)}")
+    raise ValueError(
+        f"no sample table has the columns {', '.join(columns)}; there are {', '.join(_DEMO)}"
+    )

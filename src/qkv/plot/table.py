@@ -42,13 +42,15 @@ def soft_lookup(
         above.axhline(answer, color=_ANSWER, lw=1)
         above.plot([query], [answer], "o", color=_ANSWER, ms=8, zorder=5)
     says = "nothing found" if answer is None else _said(answer)
-    above.set_title(f"{key_name} {_said(query)} → {value_name} {says}", loc="left", fontsize=11)
-    above.set_ylabel(value_name)
+    above.set_title(
+        _plain(f"{key_name} {_said(query)} → {value_name} {says}", 90), loc="left", fontsize=11
+    )
+    above.set_ylabel(_plain(value_name))
     below.fill_between(keys[order], weights[order], color=_INK, alpha=0.35, lw=0)
     below.plot(keys[order], weights[order], color=_INK, lw=1)
     below.set_ylim(0, 1.08)
     below.set_ylabel("weight")
-    below.set_xlabel(key_name)
+    below.set_xlabel(_plain(key_name))
     for axes in (above, below):
         axes.axvline(query, color=_ANSWER, lw=1, ls=":")
         axes.spines[["top", "right"]].set_visible(False)
@@ -64,6 +66,14 @@ def _dots(
 ) -> None:
     """Each row a dot, the darker the more it weighs."""
     heights: Any = [values[place] for place in order]
+    if isinstance(values, list):  # too many names would hide each other: the heaviest are shown
+        mass: dict[str, float] = {}
+        for name, weight in zip(heights, weights, strict=True):
+            mass[name] = mass.get(name, 0.0) + weight
+        shown = sorted(mass, key=lambda name: -mass[name])[:_MOST_BARS]
+        kept = [place for place, name in enumerate(heights) if name in shown]
+        keys, weights = keys[kept], weights[kept]
+        heights = [_plain(heights[place]) for place in kept]
     strength = np.sqrt(weights)  # so that small weights are still seen
     axes.scatter(keys, heights, s=10, color=_FAINT, alpha=0.35, lw=0)
     axes.scatter(keys, heights, s=8 + 30 * strength, color=_INK, alpha=strength * 0.9, lw=0)
@@ -102,7 +112,7 @@ def _bars(
     axes.set_xlabel(f"weight; beside it the {_plain(value_name)}")
     says = "nothing found" if answer is None else _said(answer)
     title = f"{key_name} {_said(query)} → {value_name} {says}"
-    axes.set_title(_plain(title), loc="left", fontsize=11)
+    axes.set_title(_plain(title, 90), loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -113,7 +123,7 @@ def _said(value: Any) -> str:
     return str(value)
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, most: int = 40) -> str:
     """Text as it is: a dollar would start a formula."""
-    short = text if len(text) <= 40 else text[:39] + "…"
+    short = text if len(text) <= most else text[: most - 1] + "…"
     return short.replace("$", r"\$")

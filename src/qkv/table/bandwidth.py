@@ -1,4 +1,4 @@
-"""How far to look, where nobody says: the bandwidth that best foretells each row from the others."""
+"""How far to look, where nobody says: what best foretells each row of a sample from the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def sample(source: Source, columns: list[str], where: Where) -> pa.Table:
             f"({source.description}) can be read only once"
         )
     generator = np.random.default_rng(0)
-    kept, lots = pa.schema([source.schema.field(name) for name in columns]).empty_table(), np.empty(0)
+    kept, lots = (
+        pa.schema([source.schema.field(name) for name in columns]).empty_table(),
+        np.empty(0),
+    )
     for batch in source.scan(Request(columns, whole_rows=False, where=where)).batches():
         here = batch.drop_null()
         drawn = generator.random(len(here))

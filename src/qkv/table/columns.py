@@ -114,9 +114,7 @@ def in_units(difference: float | dt.timedelta, type: pa.DataType, column: str) -
         unit = 86400.0 if pa.types.is_date(plain_type(type)) else 1.0
         return difference.total_seconds() / unit
     if isinstance(difference, bool) or not isinstance(difference, (int, float)):
-        raise TypeError(
-            f"bandwidth of column {column!r} must be a number; got {difference!r}"
-        )
+        raise TypeError(f"bandwidth of column {column!r} must be a number; got {difference!r}")
     return float(difference)
 
 
@@ -189,7 +187,7 @@ def _parse(text: str, kind: Kind, type: pa.DataType) -> Any:
             return dt.time.fromisoformat(text)
         moment = dt.datetime.fromisoformat(text)
         if pa.types.is_timestamp(type) and type.tz and moment.tzinfo is None:
-            return moment.replace(tzinfo=dt.timezone.utc)
+            return moment.replace(tzinfo=dt.UTC)
         return moment
     if kind is Kind.VECTOR:
         return [float(number) for number in text.strip("[]() ").split(",")]
@@ -226,15 +224,13 @@ def _is_int64(value: Any) -> bool:
 
 
 def _is_text(type: pa.DataType) -> bool:
-    return (
-        pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
-    )
+    types = pa.types
+    return bool(types.is_string(type) or types.is_large_string(type) or types.is_string_view(type))
 
 
 def _is_list(type: pa.DataType) -> bool:
-    return (
-        pa.types.is_fixed_size_list(type) or pa.types.is_list(type) or pa.types.is_large_list(type)
-    )
+    types = pa.types
+    return bool(types.is_fixed_size_list(type) or types.is_list(type) or types.is_large_list(type))
 
 
 def _integer_type(type: pa.DataType) -> pa.DataType:

@@ -63,7 +63,9 @@ def check_serves(name: str, column: str, type: pa.DataType) -> None:
     able = _SERVES[kind_of(type)]
     if name not in able:
         instead = f"; {' or '.join(able)} can" if able else ""
-        raise TypeError(f"similarity {name!r} cannot compare key column {column!r} ({type}){instead}")
+        raise TypeError(
+            f"similarity {name!r} cannot compare key column {column!r} ({type}){instead}"
+        )
 
 
 class Comparison(ABC):
@@ -131,7 +133,10 @@ class Distance(Comparison):
         else:
             reach = np.full(len(self.query), self._reach * (1 + 1e-12))
         # Rounded outwards: the kernel itself has the last word.
-        low, high = np.nextafter(self.query - reach, -np.inf), np.nextafter(self.query + reach, np.inf)
+        low, high = (
+            np.nextafter(self.query - reach, -np.inf),
+            np.nextafter(self.query + reach, np.inf),
+        )
         return np.stack(
             [np.searchsorted(ascending, low), np.searchsorted(ascending, high, "right")], axis=1
         )
@@ -184,8 +189,8 @@ class Same(Comparison):
         self.query = codes.fill_null(-2).to_numpy(zero_copy_only=False).astype(np.float64)
 
     def numbers(self, keys: pa.Array) -> np.ndarray:
-        codes = pc.index_in(plain(keys), value_set=self._known)
-        return codes.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.float64)
+        codes = pc.index_in(plain(keys), value_set=self._known).fill_null(-1)
+        return np.asarray(codes.to_numpy(zero_copy_only=False), np.float64)
 
     def logs(self, keys: pa.Array) -> np.ndarray:
         return np.where(self.query[:, None] == self.numbers(keys)[None, :], 0.0, -np.inf)
@@ -197,7 +202,7 @@ class Same(Comparison):
 
 
 class Fuzzy(Comparison):
-    """exp(−(1 − r) / bandwidth), r being rapidfuzz's ratio of two texts, 0 to 1; case is ignored."""
+    """exp(−(1 − r) / bandwidth), r being rapidfuzz's ratio, 0 to 1; case is ignored."""
 
     def __init__(self, column: str, entries: pa.Array, bandwidth: float) -> None:
         super().__init__(column, f"fuzzy, bandwidth {bandwidth:g}")
@@ -209,9 +214,7 @@ class Fuzzy(Comparison):
     def logs(self, keys: pa.Array) -> np.ndarray:
         distinct = plain(keys).dictionary_encode()
         texts = [text.casefold() for text in distinct.dictionary.to_pylist()]
-        ratio = self._process.cdist(
-            self._queries, texts, scorer=self._fuzz.ratio, dtype=np.float64
-        )
+        ratio = self._process.cdist(self._queries, texts, scorer=self._fuzz.ratio, dtype=np.float64)
         scores = (ratio / 100.0 - 1.0) / self._bandwidth
         return scores[:, distinct.indices.to_numpy()]  # type: ignore[no-any-return]
 
@@ -262,7 +265,7 @@ def log_kernel(name: str, squared: np.ndarray) -> np.ndarray:
             case "triangular":
                 return np.log(np.maximum(1.0 - np.sqrt(squared), 0.0))  # type: ignore[no-any-return]
             case "epanechnikov":
-                return np.log(np.maximum(1.0 - squared, 0.0))  # type: ignore[no-any-return]
+                return np.log(np.maximum(1.0 - squared, 0.0))
             case _:
                 return np.where(squared == 0.0, 0.0, -np.inf)
 

@@ -245,9 +245,7 @@ class Database:
                 weight = float(np.exp(log - sums.peak[number]) / total) if row >= 0 else 0.0
                 if weight > 0.0:
                     best.append({_weight_name(self.schema): weight, **rows[int(row)]})
-            draw = partial(
-                picture, *(drawn, comparisons, number, self.value, one, value, std)
-            )
+            draw = partial(picture, drawn, comparisons, number, self.value, one, value, std)
             answers.append(
                 Answer(
                     query=one,

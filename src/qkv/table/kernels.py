@@ -55,9 +55,7 @@ def _gaussian(key: Any, query: float, inverse: float, logs: Any) -> None:
 
 
 @numba.njit(**_INNER)
-def _compare(
-    kind: int, key: Any, query: float, inverse: float, logs: Any, factors: Any
-) -> None:
+def _compare(kind: int, key: Any, query: float, inverse: float, logs: Any, factors: Any) -> None:
     """What one key column says of a tile."""
     if kind == GAUSSIAN:
         _gaussian(key, query, inverse, logs)
@@ -87,7 +85,7 @@ def _largest_log(logs: Any, factors: Any) -> float:
     largest = never
     for i in range(len(logs)):
         largest = max(largest, ordered(logs[i]) if factors[i] > 0.0 else never)
-    return unordered(largest)  # type: ignore[no-any-return]
+    return float(unordered(largest))
 
 
 @numba.njit(**_INNER)
@@ -230,7 +228,7 @@ def _read_only(dtype: Any, axes: int) -> Any:
 
 
 @cache
-def _compiled() -> tuple[Any, Any]:
+def compiled() -> tuple[Any, Any]:
     """Both kernels, for one signature each, so that they compile once; kept on disk."""
     real, whole = numba.float64, numba.int64
     table, column, codes = _read_only(real, 2), _read_only(real, 1), _read_only(whole, 1)
@@ -251,9 +249,9 @@ def _compiled() -> tuple[Any, Any]:
 
 def weigh(*arguments: Any) -> None:
     """See :func:`_weigh`."""
-    _compiled()[0](*arguments)
+    compiled()[0](*arguments)
 
 
 def squared_distances(query: Any, key: Any, out: Any) -> None:
     """See :func:`_squared_distances`."""
-    _compiled()[1](query, key, out)
+    compiled()[1](query, key, out)

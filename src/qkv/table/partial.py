@@ -60,9 +60,9 @@ class TablePartial:
     @property
     def effective_rows(self) -> np.ndarray:
         """(Σw)² / Σw²: how many equally weighed rows would say as much."""
-        return np.divide(
-            self.total**2, self.squared, out=np.zeros_like(self.total), where=self.squared > 0
-        )
+        rows = np.zeros_like(self.total)
+        np.divide(self.total**2, self.squared, out=rows, where=self.squared > 0)
+        return rows
 
 
 def _merge_mass(

@@ -31,7 +31,7 @@ def picture(
     value_name: str,
     query: dict[str, Any],
     answer: Any,
-    spread: float | None,
+    spread: Any,
 ) -> Picture:
     """How much each of these rows weighs in the answer to query `number`."""
     names = [*dict.fromkeys([*(own.column for own in comparisons), value_name])]

@@ -72,7 +72,12 @@ def read(
     """Weigh every row of the scan for each of n queries."""
     columns = [own.column for own in comparisons]
     reading = Reading(
-        TablePartial.nothing(n, 1), Leaders(n, top), 0, 0, dict.fromkeys([*columns, value], 0), Sample()
+        TablePartial.nothing(n, 1),
+        Leaders(n, top),
+        0,
+        0,
+        dict.fromkeys([*columns, value], 0),
+        Sample(),
     )
     partial: TablePartial | None = None
     for batch in scan.batches():

@@ -129,7 +129,7 @@ def _rows(answer: Answer) -> Table:
 
 def _bar(share: float) -> str:
     eighths = round(max(0.0, min(1.0, share)) * _BAR * 8)
-    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def _safe(text: str) -> str:

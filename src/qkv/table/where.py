@@ -264,8 +264,8 @@ class _Parser:
             "number": [Kind.NUMBER],
             "text": [Kind.TEXT, Kind.TIME],
             "keyword": [Kind.BOOLEAN],
-        }.get(token.kind)
-        if fitting is None or (token.kind == "keyword" and token.text not in ("true", "false")):
+        }.get(token.kind, [])
+        if not fitting or (token.kind == "keyword" and token.text not in ("true", "false")):
             self.place -= 1
             self._refuse(f"a value for {column!r}")
         if kind not in fitting:

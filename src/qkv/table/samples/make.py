@@ -14,15 +14,20 @@ from pathlib import Path
 
 from qkv.table.samples import SALARIES, STUDENTS
 
-FIRST = (
-    "Ana Ben Chloe David Elena Femi Grace Hugo Ines Jonas Kaito Leila Mei Noor Oscar Priya Quentin "
-    "Rosa Samir Tara Uma Viktor Wen Ximena Yusuf Zoe"
-).split()
-LAST = (
-    "Adeyemi Bauer Costa Dubois Eriksen Fischer Garcia Haddad Ivanova Jensen Kim Lopez Moreau "
-    "Nakamura Okafor Petrov Quist Ruiz Sato Thomsen"
-).split()
-MAJORS = "art biology chemistry economics history mathematics physics psychology".split()
+FIRST = [
+    "Ana", "Ben", "Chloe", "David", "Elena", "Femi", "Grace", "Hugo", "Ines", "Jonas", "Kaito",
+    "Leila", "Mei", "Noor", "Oscar", "Priya", "Quentin", "Rosa", "Samir", "Tara", "Uma",
+    "Viktor", "Wen", "Ximena", "Yusuf", "Zoe",
+]  # fmt: skip
+LAST = [
+    "Adeyemi", "Bauer", "Costa", "Dubois", "Eriksen", "Fischer", "Garcia", "Haddad", "Ivanova",
+    "Jensen", "Kim", "Lopez", "Moreau", "Nakamura", "Okafor", "Petrov", "Quist", "Ruiz", "Sato",
+    "Thomsen",
+]  # fmt: skip
+MAJORS = [
+    "art", "biology", "chemistry", "economics", "history", "mathematics", "physics",
+    "psychology",
+]  # fmt: skip
 FIELDS = {"civil": -3000, "mechanical": 0, "electrical": 3000, "software": 8000}
 
 

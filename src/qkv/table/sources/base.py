@@ -32,7 +32,6 @@ class Request(NamedTuple):
     where: Where = None  # what rows must fulfil
     window: Condition | None = None  # rows outside have no weight: a source may skip them
 
-
     def split(self) -> tuple[Condition | None, pc.Expression | None]:
         """What a database is asked to fulfil, and what only Arrow can judge, after the reading."""
         if isinstance(self.where, pc.Expression):

@@ -20,7 +20,13 @@ from qkv.table.sources.base import (
 )
 
 #: How files are read, by the end of their name.
-FORMATS = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".arrow": "ipc", ".feather": "ipc"}
+FORMATS = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "ipc",
+    ".feather": "ipc",
+}
 
 #: What is read ahead while a batch is weighed; more would only hold more memory.
 _AHEAD = {"batch_readahead": 4, "fragment_readahead": 2}

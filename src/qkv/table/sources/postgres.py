@@ -56,7 +56,10 @@ class Postgres(Source):
         if condition is not None:
             text += f" WHERE {_sql(condition, values)}"
         wanted = self.columns_for(request)
-        notes = [f"PostgreSQL is asked: {text}", "PostgreSQL plans:\n" + self._explain(text, values)]
+        notes = [
+            f"PostgreSQL is asked: {text}",
+            "PostgreSQL plans:\n" + self._explain(text, values),
+        ]
         return Scan(self._stream(text, values, wanted, later), columns, notes)
 
     def _column(self, name: str) -> str:
