@@ -67,7 +67,7 @@ def test_json_is_a_list_of_objects(folder: Path) -> None:
 
 
 def test_queries_from_a_file_to_a_file(folder: Path) -> None:
-    (folder / "asked.csv").write_text("who,gpa,field\na,3.5,civil\nb,3.0,software\n" * 7)
+    (folder / "asked.csv").write_text("who,gpa,field\n" + "a,3.5,civil\nb,3.0,software\n" * 7)
     how = [
         "--similarity",
         "gaussian",

@@ -100,6 +100,7 @@ def _in_duckdb(path: Path, queries: np.ndarray) -> Callable[[], Any]:
     join without a range, and two expressions for each query in one SELECT.
     """
     connection = need("duckdb", "table").connect()
+    connection.execute("SET enable_progress_bar = false")
     connection.register("asked", pa.table({"q": queries}))
     weighed = f"exp(-0.5 * ((key - q) / {BANDWIDTH}) ** 2)"
     sums = "sum(w), sum(w * value) / sum(w), sum(w * w), sum(w * value * value)"

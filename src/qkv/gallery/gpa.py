@@ -48,4 +48,4 @@ def _over_keys(answer: qkv.Answer) -> str:
     """The share of the answer that each stretch of keys has."""
     heavy = [row["gpa"] for row in answer.rows], [row["weight"] for row in answer.rows]
     shares, _ = np.histogram(heavy[0], bins=40, range=(2.0, 4.0), weights=heavy[1])
-    return "".join(BARS[int(np.ceil(8 * share / shares.max()))] for share in shares)
+    return "".join(BARS[round(8 * share / shares.max())] for share in shares)

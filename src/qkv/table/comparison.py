@@ -54,6 +54,8 @@ _SERVES = {
 }
 #: e to the minus this, times all the rows there may be, is below the last digit of a sum.
 NEGLIGIBLE = 60.0
+#: Keys that a source is asked for by name.
+_MOST_LITERALS = 1000
 #: Windows apart from each other that a source is asked for; more become one.
 _MOST_WINDOWS = 16
 
@@ -196,7 +198,7 @@ class Same(Comparison):
         return np.where(self.query[:, None] == self.numbers(keys)[None, :], 0.0, -np.inf)
 
     def window(self) -> Condition | None:
-        if len(self._known) > 1000:
+        if not 0 < len(self._known) <= _MOST_LITERALS:
             return None
         return OneOf(self.column, tuple(self._known.to_pylist()))
 

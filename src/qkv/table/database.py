@@ -66,7 +66,7 @@ class Database:
         for name in self.key:
             self._check(name, "key")
         self._check(value, "value")
-        self._chosen: dict[Any, dict[str, float]] = {}
+        self._chosen: dict[Any, tuple[dict[str, float], int]] = {}
 
     @property
     def schema(self) -> pa.Schema:
@@ -180,7 +180,7 @@ class Database:
             name: entries([one[name] for one in queries], types[name], name) for name in self.key
         }
         wanted = {name: wanted_for(name, types[name], similarity, bandwidth) for name in self.key}
-        chosen = self._choose(wanted, condition)
+        chosen, rows = self._choose(wanted, condition)
         for name, width in chosen.items():
             wanted[name] = wanted[name]._replace(bandwidth=width)
         comparisons = [compare(name, types[name], asked[name], wanted[name]) for name in self.key]
@@ -189,7 +189,7 @@ class Database:
             window = both(window, own.window())
         request = Request([*dict.fromkeys([*self.key, self.value])], top > 0, condition, window)
         scan = self._source.scan(request)
-        by = f" (by leave-one-out on {bandwidths.SAMPLE_ROWS:,} rows at most)"
+        by = f" (by leave-one-out on {rows:,} rows)"
         plan = TablePlan(
             source=self._source.description,
             columns=scan.columns,
@@ -205,15 +205,18 @@ class Database:
             plan.row_groups_read, plan.row_groups = scan.groups
         return comparisons, plan, scan
 
-    def _choose(self, wanted: dict[str, Wanted], where: Where) -> dict[str, float]:
-        """Bandwidths for the columns that lack one; chosen once for each kind of question."""
+    def _choose(self, wanted: dict[str, Wanted], where: Where) -> tuple[dict[str, float], int]:
+        """Bandwidths for the columns that lack one, and how many rows told them.
+
+        They are chosen once for each kind of question.
+        """
         if not any(own.lacks_bandwidth for own in wanted.values()):
-            return {}
+            return {}, 0
         question = (tuple(wanted.items()), str(where))
         if question not in self._chosen:
             columns = [*dict.fromkeys([*self.key, self.value])]
             rows = bandwidths.sample(self._source, columns, where)
-            self._chosen[question] = bandwidths.choose(rows, wanted, self.value)
+            self._chosen[question] = bandwidths.choose(rows, wanted, self.value), len(rows)
         return self._chosen[question]
 
     def _answers(

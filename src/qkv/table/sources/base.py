@@ -19,7 +19,8 @@ Where: TypeAlias = Condition | pc.Expression | None
 _ARROW = Dialect(
     column=pc.field,
     value=pa.scalar,
-    one_of=lambda column, values: column.isin(values),
+    # For null, Arrow's isin says no and SQL does not know; the first comparison puts that right.
+    one_of=lambda column, values: (column == values[0]) | column.isin(values),
     missing=lambda column: column.is_null(),
 )
 
@@ -31,6 +32,11 @@ class Request(NamedTuple):
     whole_rows: bool  # whether some rows will be shown with all their columns
     where: Where = None  # what rows must fulfil
     window: Condition | None = None  # rows outside have no weight: a source may skip them
+
+    @property
+    def unused_window(self) -> list[str]:
+        """What a source that cannot skip rows has to say of a window."""
+        return ["rows outside the window are read, and weigh nothing"] if self.window else []
 
     def split(self) -> tuple[Condition | None, pc.Expression | None]:
         """What a database is asked to fulfil, and what only Arrow can judge, after the reading."""

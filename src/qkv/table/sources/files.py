@@ -80,7 +80,7 @@ class Files(Source):
             **_AHEAD,
         )
         notes = [] if request.where is None else ["where is applied by Arrow while it reads"]
-        return Scan(_batches(scanner), self.columns_for(request), notes)
+        return Scan(_batches(scanner), self.columns_for(request), [*notes, *request.unused_window])
 
 
 def _batches(scanner: ds.Scanner) -> Iterator[pa.RecordBatch]:

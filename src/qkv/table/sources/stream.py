@@ -29,8 +29,9 @@ class MemoryTable(Source):
         columns = self.columns_for(request)
         if request.where is not None:  # it may look at columns that nobody asked for
             stream = filtered(self._open(list(self.schema.names)), columns, request.where)
-            return Scan(stream, columns, ["where is applied to each batch in memory"])
-        return Scan(self._open(columns), columns, [], self._rows)
+            notes = ["where is applied to each batch in memory", *request.unused_window]
+            return Scan(stream, columns, notes)
+        return Scan(self._open(columns), columns, request.unused_window, self._rows)
 
 
 class OneReading(Source):
@@ -52,7 +53,7 @@ class OneReading(Source):
             )
         self._used = True
         columns = self.columns_for(request)
-        notes = ["this source can be read only once"]
+        notes = ["this source can be read only once", *request.unused_window]
         return Scan(filtered(self._reader, columns, request.where), columns, notes)
 
 
