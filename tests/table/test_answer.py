@@ -57,7 +57,7 @@ def test_a_mistake_is_one_sentence_that_names_the_column(
         qkv.Database(TABLE, **{"key": "height", "value": "income", **options}).query(query, **how)
 
 
-def test_other_mistakes() -> None:
+def test_other_mistakes(tmp_path: Path) -> None:
     nested = pa.table({"k": [{"a": 1}], "v": [1.0]})
     with pytest.raises(
         TypeError, match=r"key column 'k' \(struct.* holds something that cannot be compared"
@@ -66,6 +66,12 @@ def test_other_mistakes() -> None:
     empty = qkv.Database(TABLE.slice(0, 0), key="age", value="income")
     with pytest.raises(ValueError, match=r"^the table \(Arrow table\) is empty$"):
         empty.query(3, similarity="gaussian", bandwidth=1)
+    (tmp_path / "header.csv").write_text("k,v\n")
+    with pytest.raises(ValueError, match="key column 'k' holds nothing; is the table empty"):
+        qkv.Database(tmp_path / "header.csv", key="k", value="v")
+    (tmp_path / "bad.parquet").write_text("nonsense")
+    with pytest.raises(ValueError, match=r"^'bad.parquet' cannot be read as parquet: "):
+        qkv.Database(tmp_path / "bad.parquet", key="k", value="v")
     with pytest.raises(TypeError, match="source must be a path, a postgresql:// address"):
         qkv.Database(42, key="a", value="b")
     with pytest.raises(FileNotFoundError, match="there is no file"):

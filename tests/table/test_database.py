@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -174,6 +177,22 @@ def test_integers_are_told_apart_beyond_what_floats_can(big: int) -> None:
     assert database.query(0.5).value is None
 
 
+def test_odd_types_are_compared_as_what_they_are() -> None:
+    def found(column: Any, query: Any) -> Any:
+        source = column if hasattr(column, "columns") else pa.table({"k": column, "v": [1.0, 2.0]})
+        return qkv.Database(source, key="k", value="v").query(query).value
+
+    assert found(pa.array([2**63 + 5, 1], pa.uint64()), 2**63 + 5) == 1.0
+    assert found(pa.array([Decimal("1.10"), Decimal("2.2")]), Decimal("1.1")) == 1.0
+    days = pa.array([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 2)], pa.timestamp("us", "UTC"))
+    assert found(days, dt.date(2020, 1, 2)) == 2.0
+    categories = pl.DataFrame({"k": ["a", "b"], "v": [1, 2]}, {"k": pl.Categorical, "v": pl.Int8})
+    assert found(categories, "b") == 2.0
+    assert found(pd.DataFrame({"k": pd.Categorical(["a", "b"]), "v": [1, 2]}), "a") == 1.0
+    assert found(pa.array([1, 2], pa.int8()), 300) is None
+    assert found(pa.array([1.0, math.inf]), math.inf) == 2.0
+
+
 def test_times_keep_their_nanoseconds() -> None:
     first = 1_700_000_000_000_000_000
     table = pa.table({"at": pa.array([first, first + 100], pa.timestamp("ns")), "v": [0.0, 1.0]})
@@ -216,6 +235,43 @@ def test_many_queries_in_one_pass_equal_single_ones() -> None:
     for left, right in zip(together, alone, strict=True):
         assert (left.value, left.std, left.rows) == (right.value, right.std, right.rows)
     assert together[2].value is None
+
+
+@pytest.mark.parametrize("similarity", KERNELS)
+@pytest.mark.parametrize("value", ["v", "label", "pair"])
+def test_so_many_queries_that_batches_are_sorted_equal_single_ones(
+    similarity: str, value: str
+) -> None:
+    rng = np.random.default_rng(5)
+    keys = rng.normal(1e4, 1.0, 3001)
+    table = pa.table(
+        {
+            "k": keys,
+            "v": rng.normal(size=3001),
+            "label": rng.choice(["x", "y"], 3001),
+            "pair": pa.FixedSizeListArray.from_arrays(pa.array(rng.normal(size=6002)), 2),
+            "row": np.arange(3001),
+        }
+    )
+    asked = [*rng.normal(1e4, 1.0, 17), 1e4 - 30.0, 1e4 + 7.0]
+    answers = qkv.Database(table, key="k", value=value).query(
+        asked, similarity=similarity, bandwidth=0.25
+    )
+    for query, answer in zip(asked, answers, strict=True):
+        alone = qkv.Database(table, key="k", value=value).query(
+            query, similarity=similarity, bandwidth=0.25
+        )
+        weights = [row["weight"] for row in answer.rows]
+        assert weights == pytest.approx([row["weight"] for row in alone.rows][: len(weights)])
+        if alone.value is None:
+            assert answer.value is None
+        elif value == "label":
+            # Rows that weigh less than e⁻⁶⁰ of the heaviest are left out where batches are sorted.
+            both = [dict.fromkeys("xy", 0.0) | dict(own.distribution) for own in (answer, alone)]
+            assert both[0] == pytest.approx(both[1], abs=1e-15)
+        else:
+            assert answer.value == pytest.approx(alone.value, rel=1e-9, abs=1e-12)
+            assert answer.std == pytest.approx(alone.std, rel=1e-9, abs=1e-12)
 
 
 def test_missing_entries_are_skipped_and_counted() -> None:

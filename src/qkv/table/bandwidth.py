@@ -63,7 +63,9 @@ def choose(rows: pa.Table, wanted: dict[str, Wanted], value: str) -> dict[str, f
         for column in lacking:
             logs += log_kernel(wanted[column].name, squares[column] / factor**2)
         errors.append(foretell(_weights(logs)))
-    best = float(FACTORS[int(np.argmin(errors))]) if len(rows) > 1 else 1.0
+    # Of those that are as good, the widest.
+    good = FACTORS[np.array(errors) <= min(errors) * (1 + 1e-9)]
+    best = float(good[-1]) if len(rows) > 1 else 1.0
     return {column: best * scales[column] for column in lacking}
 
 

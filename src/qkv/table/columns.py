@@ -148,9 +148,12 @@ def entries(values: list[Any], type: pa.DataType, column: str) -> pa.Array:
     wanted = plain_type(type)
     if kind is Kind.NUMBER:
         # Integers stay so: identifiers beyond 2^53 would not survive as float64.
-        whole = pa.types.is_integer(wanted) and all(_is_int64(value) for value in values)
-        wanted = pa.int64() if whole else pa.float64()
+        whole = pa.types.is_integer(wanted) and all(_is_whole(value) for value in values)
+        unsigned = pa.types.is_unsigned_integer(wanted) and all(value >= 0 for value in values)
+        wanted = (pa.uint64() if unsigned else pa.int64()) if whole else pa.float64()
         values = values if whole else [float(value) for value in values]
+    if pa.types.is_timestamp(wanted):  # a day stands for its beginning
+        values = [_moment(value) for value in values]
     if kind is Kind.VECTOR:
         wanted = pa.list_(pa.float64())
         values = [[float(x) for x in value] for value in values]
@@ -219,8 +222,13 @@ def _fits(value: Any, kind: Kind) -> bool:
     return False
 
 
-def _is_int64(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and -(2**63) <= int(value) < 2**63
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and -(2**63) <= int(value) < 2**64
+
+
+def _moment(value: Any) -> Any:
+    is_day = isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+    return dt.datetime.combine(value, dt.time()) if is_day else value
 
 
 def _is_text(type: pa.DataType) -> bool:

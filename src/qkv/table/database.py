@@ -132,6 +132,8 @@ class Database:
             raise TypeError(f"{argument} must name a column; got {name!r}")
         check_column(self.schema, name, argument)
         type = self.schema.field(name).type
+        if pa.types.is_null(type):
+            raise ValueError(f"{argument} column {name!r} holds nothing; is the table empty?")
         if kind_of(type) is Kind.OTHER:
             raise TypeError(f"{argument} column {name!r} ({type}) holds {Kind.OTHER.value}")
 

@@ -125,7 +125,11 @@ def filtered(
 def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Text as Arrow's functions take it: few of them know string views."""
     for index, field in enumerate(batch.schema):
-        if pa.types.is_string_view(field.type):
-            column = batch.column(index).cast(pa.large_string())
+        column = batch.column(index)
+        if pa.types.is_dictionary(field.type) and pa.types.is_string_view(field.type.value_type):
+            texts = column.dictionary.cast(pa.large_string())
+            column = pa.DictionaryArray.from_arrays(column.indices, texts)
             batch = batch.set_column(index, field.name, column)
+        elif pa.types.is_string_view(field.type):
+            batch = batch.set_column(index, field.name, column.cast(pa.large_string()))
     return batch

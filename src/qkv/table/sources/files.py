@@ -39,8 +39,11 @@ def open_files(path: Path) -> Source:
     suffix = _suffix_inside(path) if path.is_dir() else path.suffix.lower()
     if suffix not in FORMATS:
         raise ValueError(f"a table's name must end in {', '.join(FORMATS)}; got {path.name!r}")
-    dataset = ds.dataset(path, format=FORMATS[suffix], partitioning="hive")
-    return open_dataset(dataset)
+    try:
+        return open_dataset(ds.dataset(path, format=FORMATS[suffix], partitioning="hive"))
+    except pa.ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path.name!r} cannot be read as {FORMATS[suffix]}: {reason}") from error
 
 
 def open_dataset(dataset: ds.Dataset) -> Source:
