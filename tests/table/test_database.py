@@ -268,7 +268,7 @@ def test_so_many_queries_that_batches_are_sorted_equal_single_ones(
         elif value == "label":
             # Rows that weigh less than e⁻⁶⁰ of the heaviest are left out where batches are sorted.
             both = [dict.fromkeys("xy", 0.0) | dict(own.distribution) for own in (answer, alone)]
-            assert both[0] == pytest.approx(both[1], abs=1e-15)
+            assert both[0] == pytest.approx(both[1], abs=1e-12)
         else:
             assert answer.value == pytest.approx(alone.value, rel=1e-9, abs=1e-12)
             assert answer.std == pytest.approx(alone.std, rel=1e-9, abs=1e-12)
