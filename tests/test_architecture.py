@@ -38,6 +38,7 @@ ORDER = [
     "plot",
     "terminal",
     "viewer",
+    "table",
     "gallery",
     "benchmarks",
     "cli",

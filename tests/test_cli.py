@@ -22,7 +22,7 @@ def qkv(*words: str) -> subprocess.CompletedProcess[str]:
 def test_help_reads_well() -> None:
     result = qkv("--help")
     assert result.returncode == 0
-    for word in ("gallery", "sentence", "explain", "warmup", "bench"):
+    for word in ("query", "sentence", "gallery", "explain", "warmup", "bench"):
         assert word in result.stdout
 
 
@@ -36,8 +36,8 @@ def test_gallery_shows_every_example_and_its_operator() -> None:
     for name in EXAMPLES:
         assert f"({name})" in result.stdout
     assert "psychology" in result.stdout
-    assert "– none –" in result.stdout
-    assert "69.8" in result.stdout  # the Gaussian's answer to a GPA of 3.5
+    assert "no major found" in result.stdout
+    assert "70,648" in result.stdout  # the Gaussian's answer to a GPA of 3.5
     assert "└─ sdpa" in result.stdout
     assert "MiniLM, layer 5, head 11" in result.stdout
 
@@ -55,7 +55,10 @@ def test_explain() -> None:
     [
         (["gallery", "nope"], "qkv: an example must be one of hard_lookup, gpa, tokens, dog"),
         (["explain", "--similarity", "gausian"], "did you mean 'gaussian'?"),
-        (["bench", "nope"], "qkv: a benchmark must be one of core, fused, layers; got 'nope'"),
+        (
+            ["bench", "nope"],
+            "qkv: a benchmark must be one of core, fused, layers, table; got 'nope'",
+        ),
         (["explain", "--queries", "0"], "Invalid value for '--queries'"),
         (["fly"], "No such command 'fly'"),
     ],

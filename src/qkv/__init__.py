@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from qkv.similarity import ScaledDot as ScaledDot
     from qkv.similarity import Similarity as Similarity
     from qkv.similarity import Triangular as Triangular
+    from qkv.table import Answer as Answer
+    from qkv.table import Database as Database
     from qkv.viewer import View as View
     from qkv.viewer import view as view
 
@@ -60,6 +62,7 @@ _HOMES = {
         "Triangular",
     ],
     "qkv.viewer": ["View", "view"],
+    "qkv.table": ["Answer", "Database"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import operator
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 #: Each is a module here with measure() -> Iterator[Figure].
-SUITES = ["core", "fused", "layers"]
+SUITES = ["core", "fused", "layers", "table"]
 
 
 class Figure(NamedTuple):
@@ -30,8 +31,8 @@ class Figure(NamedTuple):
         if not self.limit:
             return None
         sign, bound = self.limit.split()
-        wanted = float(bound)
-        return self.measured <= wanted if sign == "≤" else self.measured >= wanted
+        holds = {"≤": operator.le, "<": operator.lt, "≥": operator.ge}[sign]
+        return bool(holds(self.measured, float(bound)))
 
 
 def run(suite: str, console: Console, json_file: Path | None) -> None:

@@ -1,50 +1,51 @@
-"""A soft look-up: what does a student with a GPA of 3.5 earn?
+"""A soft look-up: what does an engineer with a GPA of 3.5 start with?
 
-Nobody in the table has exactly 3.5, and a hard look-up finds nothing. A soft one weights every
-salary by how near its GPA is: 3.4 to 3.6 count most, 3.0 and 4.0 a little. The salaries are made
-up. The Gaussian's bandwidth says how far a student looks.
+A hard look-up knows only those who have exactly 3.5. A soft one weights every salary in the table
+by how near its GPA is: those from 3.4 to 3.6 count most, those at 3.0 and 4.0 hardly at all. The
+bandwidth says how far to look; where nobody says it, the one is taken that best foretells each
+row from the others. The salaries are made up.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 import qkv
+from qkv.table.samples import SALARIES
 
-GPA = np.array([2.8, 3.0, 3.2, 3.4, 3.45, 3.55, 3.6, 3.8, 4.0])
-SALARY = np.array([58.0, 61.0, 64.0, 68.0, 69.5, 70.5, 71.0, 76.0, 80.0])  # thousands a year
 ASKED = 3.5
-
-
-SIMILARITIES = {
-    "equal": qkv.Equal(),
-    "Gaussian 0.1": qkv.Gaussian(bandwidth=0.1),
-    "Gaussian 0.3": qkv.Gaussian(bandwidth=0.3),
-    "triangular 0.2": qkv.Triangular(bandwidth=0.2),
-    "boxcar 0.2": qkv.Boxcar(bandwidth=0.2),
+BARS = " ▁▂▃▄▅▆▇█"
+SIMILARITIES: dict[str, dict[str, Any]] = {
+    "equal": {"similarity": "equal"},
+    "Gaussian, 0.1": {"similarity": "gaussian", "bandwidth": 0.1},
+    "Gaussian, 0.3": {"similarity": "gaussian", "bandwidth": 0.3},
+    "triangular, 0.2": {"similarity": "triangular", "bandwidth": 0.2},
+    "boxcar, 0.1": {"similarity": "boxcar", "bandwidth": 0.1},
+    "Gaussian, chosen": {"similarity": "gaussian"},
 }
 
 
 def show(console: Console) -> None:
-    query, key, value = np.array([[ASKED]]), GPA[:, None], SALARY[:, None]
-    columns, answers, operators = [], [], []
-    for similarity in SIMILARITIES.values():
-        columns.append(qkv.weights(query, key, similarity=similarity)[0])
-        answers.append(qkv.attend(query, key, value, similarity=similarity).item())
-        operators.append(qkv.explain(query, key, value, similarity=similarity).operator)
-    table = Table("GPA", "salary", *SIMILARITIES, title=f"who counts for a GPA of {ASKED}")
-    for gpa, salary, *weights in zip(GPA, SALARY, *columns, strict=True):
-        table.add_row(f"{gpa:g}", f"{salary:g}", *(_shaded(weight) for weight in weights))
-    table.add_section()
-    found = [weights.any() for weights in columns]
-    cells = (f"{a:.1f}" if f else "none" for a, f in zip(answers, found, strict=True))
-    table.add_row("answer", "", *cells, style="bold")
-    table.add_row("operator", "", *operators, style="dim")
+    salaries = qkv.Database(SALARIES, key="gpa", value="salary")
+    table = Table("similarity", "weights over GPA 2.0 … 4.0", "salary", "±", "effective rows")
+    for name, how in SIMILARITIES.items():
+        answer = salaries.query(ASKED, **how, top=400)
+        table.add_row(
+            name, _over_keys(answer), f"{answer.value:,.0f}", f"{answer.std:,.0f}",
+            f"{answer.effective_rows:.1f}",
+        )  # fmt: skip
     console.print(table)
+    answer = salaries.query(ASKED, similarity="gaussian")
+    console.print(answer)
+    console.print(str(answer.plan), markup=False, highlight=False)
 
 
-def _shaded(weight: float) -> str:
-    style = "dim" if weight < 0.005 else "bold green" if weight > 0.15 else "green"
-    return f"[{style}]{weight:.2f}[/]"
+def _over_keys(answer: qkv.Answer) -> str:
+    """The share of the answer that each stretch of keys has."""
+    heavy = [row["gpa"] for row in answer.rows], [row["weight"] for row in answer.rows]
+    shares, _ = np.histogram(heavy[0], bins=40, range=(2.0, 4.0), weights=heavy[1])
+    return "".join(BARS[round(8 * share / shares.max())] for share in shares)

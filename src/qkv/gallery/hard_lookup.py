@@ -1,48 +1,28 @@
 """A hard look-up: the key-value database
 
 A database pairs keys with values: a student's name with a major. Asked for a key it knows, it
-returns that key's value and ignores all others. Seen as attention, the similarity is 1 where
-query and key are equal and 0 elsewhere, so the row of weights is one-hot. A name that is not
-there attends to nothing, and the answer is empty. To ask by major, swap keys and values.
+returns that key's value and ignores all others: the similarity is 1 where query and key are equal
+and 0 elsewhere, so the row of weights is one-hot. A name that is not there attends to nothing, and
+the answer is empty; a similarity that forgives misspellings finds it softly. To ask by major, keys
+and values must be swapped. The students are made up.
 """
 
 from __future__ import annotations
 
-import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 import qkv
-from qkv.gallery import print_plan
-
-STUDENTS = {"Ana Ruiz": "physics", "John Doe": "psychology", "Mei Lin": "history"}
-
-
-def one_hot(names: list[str], vocabulary: list[str]) -> np.ndarray:
-    """Each name as a unit vector, (names, vocabulary); an unknown one as zeros."""
-    return np.array([[float(name == known) for known in vocabulary] for name in names])
-
-
-def look_up(query: str, keys: list[str], values: list[str]) -> tuple[np.ndarray, str | None]:
-    """The weights over keys, and the value found."""
-    vocabulary = sorted({query, *keys})
-    asked, known = one_hot([query], vocabulary), one_hot(keys, vocabulary)
-    weights = qkv.weights(asked, known, similarity="equal")
-    answer = qkv.attend(asked, known, np.eye(len(values)), similarity="equal")
-    return weights[0], values[int(answer[0].argmax())] if answer.any() else None
+from qkv.table.samples import STUDENTS
 
 
 def show(console: Console) -> None:
-    names, majors = list(STUDENTS), list(STUDENTS.values())
-    table = Table("query", *names, "answer")
-    for query in ("John Doe", "Jon Doe"):
-        weights, found = look_up(query, names, majors)
-        table.add_row(query, *(f"{weight:.0f}" for weight in weights), found or "– none –")
-    console.print(table)
-    table = Table("query, keys and values swapped", *majors, "answer")
-    weights, found = look_up("psychology", majors, names)
-    table.add_row("psychology", *(f"{weight:.0f}" for weight in weights), found)
-    console.print(table)
-    example = one_hot(names, names)
-    plan = qkv.explain(example, example, np.eye(3), similarity="equal")
-    print_plan(console, plan)
+    students = qkv.Database(STUDENTS, key="name", value="major")
+    for query, similarity in (("John Doe", "equal"), ("Jon Doe", "equal"), ("Jon Doe", "fuzzy")):
+        answer = students.query(query, similarity=similarity, top=3)
+        console.print(answer)
+        console.print()
+    console.print("[dim]keys and values swapped[/]")
+    swapped = students.swap().query("psychology", top=3)
+    console.print(swapped)
+    console.print()
+    console.print(str(swapped.plan), markup=False, highlight=False)

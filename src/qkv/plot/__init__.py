@@ -9,5 +9,6 @@ from qkv.plot.kernels import kernels
 from qkv.plot.matrix import matrix
 from qkv.plot.plan import plan
 from qkv.plot.row import row
+from qkv.plot.table import soft_lookup
 
-__all__ = ["alignment", "heads", "kernels", "matrix", "plan", "row", "save"]
+__all__ = ["alignment", "heads", "kernels", "matrix", "plan", "row", "save", "soft_lookup"]

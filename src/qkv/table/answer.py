@@ -1,0 +1,142 @@
+"""What a table says to a query, and why."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from qkv.table.plan import TablePlan
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from qkv.table.picture import Picture
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one query; print it.
+
+    Numbers give their weighed mean as `value` and their weighed deviation as `std`, a list for
+    vectors. Other values give a `distribution`, the heaviest first, and the heaviest as `value`.
+    Where no row has any weight, `value` is None.
+    """
+
+    query: Mapping[str, Any]  # by key column
+    column: str  # the value column
+    value: Any
+    std: Any
+    distribution: Mapping[Any, float]
+    effective_rows: float
+    rows: list[dict[str, Any]]  # those that weighed most: `weight`, and all their columns
+    plan: TablePlan
+    _picture: Callable[[], Picture] = field(repr=False, compare=False)
+
+    @property
+    def found(self) -> bool:
+        """Whether any row had weight."""
+        return self.value is not None
+
+    def interval(self, level: float = 0.9) -> tuple[float, float] | None:
+        """Where the mean lies with this probability, as far as this table tells.
+
+        value ± z · std / √(effective_rows − 1). None where values are no single numbers, or where
+        less than two rows' worth of weight leaves the spread unknown.
+        """
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"level must lie between 0 and 1; got {level}")
+        if not isinstance(self.value, float) or self.effective_rows < 2.0:
+            return None
+        z = NormalDist().inv_cdf(0.5 + level / 2)
+        reach = z * self.std / math.sqrt(self.effective_rows - 1.0)
+        return self.value - reach, self.value + reach
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as JSON has it."""
+        interval = self.interval()
+        return {
+            "query": _jsonable(dict(self.query)),
+            "value": _jsonable(self.value),
+            "std": self.std,
+            "interval": None if interval is None else list(interval),
+            "distribution": [
+                {"value": _jsonable(value), "weight": weight}
+                for value, weight in self.distribution.items()
+            ],
+            "effective_rows": self.effective_rows,
+            "rows": [_jsonable(row) for row in self.rows],
+            "plan": self.plan.to_dict(),
+        }
+
+    def to_arrow(self) -> pa.Table:
+        """The answer as a table of one row, to be put together with others.
+
+        The query stands under `query.<column>`, the distribution as a list of structs.
+        """
+        low, high = self.interval() or (None, None)
+        heavy = [{"value": value, "weight": weight} for value, weight in self.distribution.items()]
+        columns: dict[str, Any] = {
+            **{f"query.{name}": [_plain(entry)] for name, entry in self.query.items()},
+            "value": [self.value],
+            "std": pa.array([self.std], None if isinstance(self.std, list) else pa.float64()),
+            "interval_low": pa.array([low], pa.float64()),
+            "interval_high": pa.array([high], pa.float64()),
+            "effective_rows": [self.effective_rows],
+        }
+        if heavy or not isinstance(self.value, (float, list)):
+            columns["distribution"] = [heavy]
+        return pa.table(columns)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """The weights over the keys, with the answer marked; saved where a path is given."""
+        from qkv.plot import save, soft_lookup
+
+        figure = soft_lookup(**self._picture()._asdict())
+        if path is not None:
+            save(figure, Path(path))
+        return figure
+
+    def __str__(self) -> str:
+        from qkv.table.report import as_text
+
+        return as_text(self)
+
+    def __rich__(self) -> Any:
+        from qkv.table.report import as_rich
+
+        return as_rich(self)
+
+    def _repr_html_(self) -> str:
+        from qkv.table.report import as_html
+
+        return as_html(self)
+
+
+def _plain(entry: Any) -> Any:
+    if isinstance(entry, np.generic):
+        return entry.item()
+    return entry.tolist() if isinstance(entry, np.ndarray) else entry
+
+
+def _jsonable(entry: Any) -> Any:
+    """An entry as JSON has it; what JSON lacks becomes text."""
+    entry = _plain(entry)
+    if isinstance(entry, Mapping):
+        return {str(name): _jsonable(part) for name, part in entry.items()}
+    if isinstance(entry, (list, tuple)):
+        return [_jsonable(part) for part in entry]
+    if isinstance(entry, float) and not math.isfinite(entry):
+        return None
+    if entry is None or isinstance(entry, (bool, int, float, str)):
+        return entry
+    if isinstance(entry, (dt.date, dt.time)):
+        return entry.isoformat()
+    return str(entry)

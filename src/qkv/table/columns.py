@@ -1,0 +1,257 @@
+"""What a column holds, and how its entries become things that can be compared."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY_MS = 86_400_000
+
+
+class Kind(enum.Enum):
+    """What a column holds, as far as comparing goes."""
+
+    NUMBER = "a number"
+    TIME = "a date or time"
+    TEXT = "text"
+    BOOLEAN = "true or false"
+    VECTOR = "a vector of numbers"
+    OTHER = "something that cannot be compared"
+
+
+def kind_of(type: pa.DataType) -> Kind:
+    """The kind of a column of this Arrow type; a category is what its categories are."""
+    if pa.types.is_dictionary(type):
+        return kind_of(type.value_type)
+    if isinstance(type, pa.BaseExtensionType):
+        return kind_of(type.storage_type)
+    if pa.types.is_boolean(type):
+        return Kind.BOOLEAN
+    if pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type):
+        return Kind.NUMBER
+    if pa.types.is_temporal(type) and not pa.types.is_interval(type):
+        return Kind.TIME
+    if _is_text(type):
+        return Kind.TEXT
+    if _is_list(type) and kind_of(type.value_type) is Kind.NUMBER:
+        return Kind.VECTOR
+    return Kind.OTHER
+
+
+def plain_type(type: pa.DataType) -> pa.DataType:
+    """The type without its encoding: categories as what they stand for, one type of text."""
+    if pa.types.is_dictionary(type):
+        return plain_type(type.value_type)
+    if isinstance(type, pa.BaseExtensionType):
+        return plain_type(type.storage_type)
+    return pa.large_string() if _is_text(type) else type
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """The same entries without their encoding."""
+    if isinstance(array, pa.ExtensionArray):
+        return plain(array.storage)
+    wanted = plain_type(array.type)
+    return array if array.type == wanted else array.cast(wanted)
+
+
+def numbers(array: pa.Array, origin: int = 0) -> np.ndarray:
+    """Entries as float64, (m,); missing ones are NaN. Times are counted from `origin`.
+
+    Dates count in days and other times in seconds. Ticks are subtracted as integers, so that a
+    time keeps its nanoseconds however far it lies from 1970.
+    """
+    if kind_of(array.type) is Kind.TIME:
+        ticks = pc.subtract(_ticks(array), pa.scalar(origin, pa.int64()))
+        counted = ticks.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return counted / _ticks_per_unit(array.type)  # type: ignore[no-any-return]
+    if array.type != pa.float64():
+        array = array.cast(pa.float64(), safe=False)
+    return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def vectors(array: pa.Array, column: str) -> np.ndarray:
+    """Entries as float64, (m, d); there must be none missing, and all of one length."""
+    flat = numbers(array.flatten())
+    d = len(flat) // len(array) if len(array) else 0
+    if not pa.types.is_fixed_size_list(array.type):
+        lengths = np.diff(array.offsets.to_numpy())
+        if len(lengths) and (lengths != lengths[0]).any():
+            raise ValueError(
+                f"column {column!r} must hold vectors of one length; "
+                f"got lengths {lengths.min()} to {lengths.max()}"
+            )
+    return flat.reshape(len(array), d)
+
+
+def origin_of(array: pa.Array) -> int:
+    """Where times are counted from: the first of these."""
+    if kind_of(array.type) is not Kind.TIME:
+        return 0
+    return int(_ticks(array)[0].as_py())
+
+
+def unit_of(type: pa.DataType) -> str:
+    """What a difference of two entries is counted in."""
+    if kind_of(type) is not Kind.TIME:
+        return ""
+    return " days" if pa.types.is_date(plain_type(type)) else " seconds"
+
+
+def in_units(difference: float | dt.timedelta, type: pa.DataType, column: str) -> float:
+    """A bandwidth as a number of the column's units; a timedelta knows its own."""
+    if isinstance(difference, dt.timedelta):
+        if kind_of(type) is not Kind.TIME:
+            raise TypeError(
+                f"bandwidth of column {column!r} ({type}) must be a number; got a timedelta"
+            )
+        unit = 86400.0 if pa.types.is_date(plain_type(type)) else 1.0
+        return difference.total_seconds() / unit
+    if isinstance(difference, bool) or not isinstance(difference, (int, float)):
+        raise TypeError(f"bandwidth of column {column!r} must be a number; got {difference!r}")
+    return float(difference)
+
+
+def shifted(scalar: pa.Scalar, by: float) -> Any:
+    """An entry that lies at least `by` units from this one, as Python has it; None if beyond.
+
+    Rounded outwards, so that a window from one such entry to another loses no row.
+    """
+    type = scalar.type
+    outwards = -np.inf if by < 0 else np.inf
+    if kind_of(type) is Kind.TIME:
+        steps = by * _ticks_per_unit(type)
+        ticks = int(_ticks(pa.array([scalar.as_py()], type))[0].as_py())
+        ticks += int(np.floor(steps)) - 1 if by < 0 else int(np.ceil(steps)) + 1
+        try:
+            return pa.array([ticks], _integer_type(type)).view(type)[0].as_py()
+        except (OverflowError, ValueError, pa.ArrowInvalid):
+            return None
+    moved = np.nextafter(float(scalar.as_py()) + by, outwards)
+    return float(moved) if np.isfinite(moved) else None
+
+
+def entries(values: list[Any], type: pa.DataType, column: str) -> pa.Array:
+    """Python values as entries of a column of this type, or an error that names the column."""
+    kind = kind_of(type)
+    for value in values:
+        if not _fits(value, kind):
+            raise TypeError(
+                f"query for key column {column!r} must be {kind.value} ({type}); got {value!r}"
+            )
+    wanted = plain_type(type)
+    if kind is Kind.NUMBER:
+        # Integers stay so: identifiers beyond 2^53 would not survive as float64.
+        whole = pa.types.is_integer(wanted) and all(_is_whole(value) for value in values)
+        unsigned = pa.types.is_unsigned_integer(wanted) and all(value >= 0 for value in values)
+        wanted = (pa.uint64() if unsigned else pa.int64()) if whole else pa.float64()
+        values = values if whole else [float(value) for value in values]
+    if pa.types.is_timestamp(wanted):  # a day stands for its beginning
+        values = [_moment(value) for value in values]
+    if kind is Kind.VECTOR:
+        wanted = pa.list_(pa.float64())
+        values = [[float(x) for x in value] for value in values]
+    try:
+        return pa.array(values, wanted)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as error:
+        raise ValueError(
+            f"query for key column {column!r} must be {kind.value} ({type}): {error}"
+        ) from error
+
+
+def parsed(text: str, type: pa.DataType, column: str) -> Any:
+    """What a word of the command line, or of a condition, stands for in this column."""
+    kind = kind_of(type)
+    try:
+        return _parse(text, kind, plain_type(type))
+    except ValueError as error:
+        raise ValueError(
+            f"column {column!r} ({type}) holds {kind.value}; {text!r} is none"
+        ) from error
+
+
+def _parse(text: str, kind: Kind, type: pa.DataType) -> Any:
+    if kind is Kind.NUMBER:
+        return float(text) if pa.types.is_floating(type) else _integer_or_float(text)
+    if kind is Kind.BOOLEAN:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if kind is Kind.TIME:
+        if pa.types.is_date(type):
+            return dt.date.fromisoformat(text)
+        if pa.types.is_time(type):
+            return dt.time.fromisoformat(text)
+        moment = dt.datetime.fromisoformat(text)
+        if pa.types.is_timestamp(type) and type.tz and moment.tzinfo is None:
+            return moment.replace(tzinfo=dt.UTC)
+        return moment
+    if kind is Kind.VECTOR:
+        return [float(number) for number in text.strip("[]() ").split(",")]
+    return text
+
+
+def _integer_or_float(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _fits(value: Any, kind: Kind) -> bool:
+    number = (int, float, np.integer, np.floating)
+    if kind is Kind.NUMBER:
+        from decimal import Decimal
+
+        plain_number = isinstance(value, (*number, Decimal)) and not isinstance(value, bool)
+        return plain_number and value == value
+    if kind is Kind.TIME:
+        return isinstance(value, (dt.date, dt.time, dt.timedelta, np.datetime64))
+    if kind is Kind.TEXT:
+        return isinstance(value, str)
+    if kind is Kind.BOOLEAN:
+        return isinstance(value, (bool, np.bool_))
+    if kind is Kind.VECTOR:
+        return hasattr(value, "__len__") and all(isinstance(x, number) for x in value)
+    return False
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and -(2**63) <= int(value) < 2**64
+
+
+def _moment(value: Any) -> Any:
+    is_day = isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+    return dt.datetime.combine(value, dt.time()) if is_day else value
+
+
+def _is_text(type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(type) or types.is_large_string(type) or types.is_string_view(type))
+
+
+def _is_list(type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_fixed_size_list(type) or types.is_list(type) or types.is_large_list(type))
+
+
+def _integer_type(type: pa.DataType) -> pa.DataType:
+    return pa.int32() if type.bit_width == 32 else pa.int64()
+
+
+def _ticks(array: pa.Array) -> pa.Array:
+    return array.view(_integer_type(array.type)).cast(pa.int64())
+
+
+def _ticks_per_unit(type: pa.DataType) -> int:
+    if pa.types.is_date32(type):
+        return 1
+    if pa.types.is_date64(type):
+        return _DAY_MS
+    return _SECONDS[type.unit]

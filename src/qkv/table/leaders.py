@@ -1,0 +1,42 @@
+"""The rows that weigh most: found while reading, shown with all their columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from qkv.table.sources import Scan
+
+
+class Leaders:
+    """The best rows of each query so far. Rows are numbered as they come, missing ones left out."""
+
+    def __init__(self, n: int, top: int) -> None:
+        self.logs = np.full((n, top), -np.inf)  # best first
+        self.rows = np.full((n, top), -1, np.int64)
+        self._kept: dict[int, Any] = {}
+
+    def remember(
+        self, scan: Scan, batch: pa.RecordBatch, first: int, positions: np.ndarray | None
+    ) -> None:
+        """Keep what is needed to show the rows that this batch brought.
+
+        `first` is the number of its first row; `positions`, where rows were left out, says where
+        the others stand in the batch.
+        """
+        new = np.unique(self.rows[self.rows >= first])
+        if len(new) == 0:
+            return
+        places = new - first if positions is None else positions[new - first]
+        tokens = scan.keep(batch, places.tolist())
+        self._kept.update(zip(new.tolist(), tokens, strict=True))
+        if len(self._kept) > 4 * self.rows.size + 64:  # forget rows that have been overtaken
+            alive = set(self.rows.ravel().tolist())
+            self._kept = {row: kept for row, kept in self._kept.items() if row in alive}
+
+    def shown(self, scan: Scan) -> dict[int, dict[str, Any]]:
+        """All rows in the lead, by number."""
+        numbers = np.unique(self.rows[self.rows >= 0]).tolist()
+        return dict(zip(numbers, scan.fetch([self._kept[row] for row in numbers]), strict=True))

@@ -1,0 +1,50 @@
+"""What was asked of a source, what it was spared, and what came."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class TablePlan:
+    """How a question is put to a table; print it.
+
+    What stands under `rows_read`, `rows_used` and `missing` is known after the reading only. Rows
+    that a source skipped by itself are not counted as missing anything.
+    """
+
+    source: str
+    columns: list[str]
+    similarity: dict[str, str]  # by key column
+    where: str | None
+    window: str | None  # what has any weight lies in here; asked of the source where it helps
+    notes: list[str] = field(default_factory=list)
+    row_groups_read: int | None = None
+    row_groups: int | None = None
+    rows_read: int | None = None
+    rows_used: int | None = None
+    missing: dict[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"query   {self.source}", f"├─ reads   {', '.join(self.columns)}"]
+        lines += [f"├─ compares {column}: {how}" for column, how in self.similarity.items()]
+        if self.where is not None:
+            lines.append(f"├─ where   {self.where}")
+        if self.window is not None:
+            lines.append(f"├─ window  {self.window}")
+        for note in self.notes:
+            lines += ["├─ " + note.replace("\n", "\n│    ")]
+        lines.append(f"└─ {self._came()}")
+        return "\n".join(lines)
+
+    def _came(self) -> str:
+        if self.rows_read is None:
+            return "not read yet"
+        lacking = [f"{count:,} without {name}" for name, count in self.missing.items() if count]
+        skipped = f"; skipped {', '.join(lacking)}" if lacking else ""
+        return f"{self.rows_read:,} rows read{skipped}"

@@ -1,0 +1,113 @@
+"""Which similarity was asked for, of each key column."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from qkv.similarity import Cosine, Dot, Equal, Euclidean, Kernel, ScaledDot, Similarity
+from qkv.table.columns import Kind, in_units, kind_of
+from qkv.table.comparison import (
+    KERNELS,
+    NAMES,
+    Comparison,
+    Distance,
+    Fuzzy,
+    Same,
+    Vectors,
+    check_serves,
+)
+
+SimilarityLike: TypeAlias = str | Similarity | Mapping[str, "str | Similarity"]
+Bandwidth: TypeAlias = float | dt.timedelta
+BandwidthLike: TypeAlias = Bandwidth | Mapping[str, Bandwidth] | None
+
+#: How far a misspelling reaches: a ratio of 0.95 weighs 1/e of an exact match.
+FUZZY_BANDWIDTH = 0.05
+
+
+class Wanted(NamedTuple):
+    """A similarity for one column; a bandwidth of None is yet to be chosen."""
+
+    name: str
+    bandwidth: float | None
+    temperature: float = 1.0
+
+    @property
+    def lacks_bandwidth(self) -> bool:
+        return self.name in KERNELS and self.bandwidth is None
+
+
+def wanted_for(
+    column: str, type: pa.DataType, similarity: SimilarityLike, bandwidth: BandwidthLike
+) -> Wanted:
+    """What was asked for this column, checked against what it holds."""
+    own = _of_column(similarity, column, "similarity")
+    width = _of_column(bandwidth, column, "bandwidth", optional=True)
+    wanted = _from_object(own) if isinstance(own, Similarity) else Wanted(_name(own), None)
+    check_serves(wanted.name, column, type)
+    if width is not None:
+        if wanted.name not in (*KERNELS, "fuzzy"):
+            raise ValueError(f"similarity {wanted.name!r} of column {column!r} has no bandwidth")
+        wanted = wanted._replace(bandwidth=in_units(width, type, column))
+    if wanted.bandwidth is not None and not 0.0 < wanted.bandwidth < float("inf"):
+        raise ValueError(
+            f"bandwidth of column {column!r} must be positive and finite; got {wanted.bandwidth}"
+        )
+    return wanted
+
+
+def compare(column: str, type: pa.DataType, entries: pa.Array, wanted: Wanted) -> Comparison:
+    """Queries, as entries of the column, ready to be compared with its keys."""
+    width = 1.0 if wanted.bandwidth is None else wanted.bandwidth
+    if kind_of(type) is Kind.VECTOR:
+        return Vectors(column, entries, wanted.name, width, wanted.temperature)
+    if wanted.name == "equal":
+        return Same(column, type, entries)
+    if wanted.name == "fuzzy":
+        return Fuzzy(column, entries, wanted.bandwidth or FUZZY_BANDWIDTH)
+    if wanted.name == "euclidean":  # −(q − k)² is a Gaussian's logarithm at this bandwidth
+        return Distance(column, type, entries, "gaussian", 0.5**0.5)
+    return Distance(column, type, entries, wanted.name, width)
+
+
+def _of_column(given: Any, column: str, argument: str, optional: bool = False) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    if column not in given and not optional:
+        raise ValueError(f"{argument} says nothing of key column {column!r}; got {dict(given)!r}")
+    return given.get(column)
+
+
+def _name(similarity: Any) -> str:
+    if not isinstance(similarity, str):
+        raise TypeError(
+            "similarity must be a name, a qkv.Similarity, or a mapping of key columns to these; "
+            f"got {type(similarity).__name__}"
+        )
+    if similarity not in NAMES:
+        close = difflib.get_close_matches(similarity, NAMES, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"similarity must be one of {', '.join(NAMES)}; got {similarity!r}{hint}")
+    return similarity
+
+
+def _from_object(similarity: Similarity) -> Wanted:
+    """The same similarity as tables compute it: in float64, and without a gradient."""
+    import torch
+
+    example = torch.zeros(1, 1, dtype=torch.float64)
+    if isinstance(similarity, Kernel) and type(similarity).__name__.lower() in KERNELS:
+        return Wanted(type(similarity).__name__.lower(), float(similarity.bandwidth(example)))
+    if type(similarity) is Cosine:
+        return Wanted("cosine", None, float(similarity.temperature(example)))
+    if type(similarity) is ScaledDot and similarity.scale is None:
+        return Wanted("scaled_dot", None)
+    plain = {Dot: "dot", Euclidean: "euclidean", Equal: "equal"}
+    if type(similarity) in plain:
+        return Wanted(plain[type(similarity)], None)
+    raise TypeError(f"a table cannot be asked with {similarity!r}; it knows {', '.join(NAMES)}")

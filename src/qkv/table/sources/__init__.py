@@ -1,0 +1,8 @@
+"""Where rows come from: anything that speaks Arrow. One kind of source a file."""
+
+from __future__ import annotations
+
+from qkv.table.sources.base import Request, Scan, Source
+from qkv.table.sources.opening import open_source
+
+__all__ = ["Request", "Scan", "Source", "open_source"]

@@ -1,0 +1,154 @@
+"""PostgreSQL, by way of ADBC: rows stream as Arrow batches.
+
+Streams are made by COPY, which takes no parameters. So the values of a condition are bound as
+parameters of `set_config`, and the query reads them with `current_setting` and a cast: its text
+holds names and numbers of settings, never a value, and the planner still sees through it to an
+index.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+
+from qkv.extras import need
+from qkv.table.sources.base import Request, Scan, Source, Where, filtered
+from qkv.table.sources.sql import query_of, quoted
+from qkv.table.where import (
+    Both,
+    Compare,
+    Condition,
+    Either,
+    Missing,
+    Negation,
+    OneOf,
+)
+
+_SIGNS = {"==": "=", "!=": "<>"}
+
+
+class Postgres(Source):
+    """A table or query of a PostgreSQL server."""
+
+    description = "PostgreSQL"
+
+    def __init__(self, uri: str, table: str | None, sql: str | None) -> None:
+        self._uri = uri
+        self._query = query_of(table, sql)
+        with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
+            served = self._tried(lambda: cursor.adbc_execute_schema(self._query))
+        # NUMERIC has no counterpart in the driver, which would give its digits as text.
+        self._numeric = {field.name for field in served if _is_numeric(field)}
+        self.schema = pa.schema(
+            pa.field(f.name, pa.float64() if f.name in self._numeric else f.type) for f in served
+        )
+
+    def scan(self, request: Request) -> Scan:
+        condition, later = request.split()
+        columns = self.columns_for(request) if later is None else list(self.schema.names)
+        values: list[str] = []
+        chosen = ", ".join(self._column(name) for name in columns)
+        text = f"SELECT {chosen} FROM ({self._query}) AS source"
+        if condition is not None:
+            text += f" WHERE {_sql(condition, values)}"
+        wanted = self.columns_for(request)
+        notes = [
+            f"PostgreSQL is asked: {text}",
+            "PostgreSQL plans:\n" + self._explain(text, values),
+        ]
+        return Scan(self._stream(text, values, wanted, later), columns, notes)
+
+    def _column(self, name: str) -> str:
+        cast = f"::double precision AS {quoted(name)}" if name in self._numeric else ""
+        return quoted(name) + cast
+
+    def _stream(
+        self, text: str, values: list[str], columns: list[str], later: Where
+    ) -> Iterator[pa.RecordBatch]:
+        with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
+            _bind(cursor, values)
+            self._tried(lambda: cursor.execute(text))
+            yield from filtered(cursor.fetch_record_batch(), columns, later)
+
+    def _explain(self, text: str, values: list[str]) -> str:
+        with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
+            _bind(cursor, values)
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+            self._tried(lambda: cursor.execute(f"EXPLAIN {text}"))
+            return "\n".join(line for (line,) in cursor.fetchall())
+
+    def _connect(self) -> Any:
+        dbapi = need("adbc_driver_postgresql.dbapi", "table")
+        return self._tried(lambda: dbapi.connect(self._uri, autocommit=True))
+
+    @staticmethod
+    def _tried(action: Any) -> Any:
+        """What the action gives; the server's own words in one line where it refuses."""
+        manager = need("adbc_driver_manager", "table")
+        try:
+            return action()
+        except manager.Error as error:
+            raise ValueError(f"PostgreSQL refuses: {' '.join(str(error).split())}") from error
+
+
+def _is_numeric(field: pa.Field) -> bool:
+    metadata = field.metadata or {}
+    return metadata.get(b"ADBC:postgresql:typname") == b"numeric"
+
+
+def _bind(cursor: Any, values: list[str]) -> None:
+    for number, value in enumerate(values):
+        cursor.execute("SELECT set_config($1, $2, false)", (f"qkv.value_{number}", value))
+        cursor.fetchall()
+
+
+def _sql(condition: Condition, values: list[str]) -> str:
+    """The condition as SQL; its values are appended to `values` and referred to by number."""
+
+    def literal(value: Any) -> str:
+        values.append(value.isoformat() if isinstance(value, _TIMES) else str(value))
+        return f"current_setting('qkv.value_{len(values) - 1}')::{_cast(value)}"
+
+    def text(part: Condition) -> str:
+        match part:
+            case Compare(column, sign, value):
+                return f"{quoted(column)} {_SIGNS.get(sign, sign)} {literal(value)}"
+            case OneOf(column, several):
+                inside = ", ".join(literal(value) for value in several)
+                return f"{quoted(column)} IN ({inside})"
+            case Missing(column):
+                return f"{quoted(column)} IS NULL"
+            case Both(left, right):
+                return f"({text(left)} AND {text(right)})"
+            case Either(left, right):
+                return f"({text(left)} OR {text(right)})"
+            case Negation(inner):
+                return f"(NOT {text(inner)})"
+
+    return text(condition)
+
+
+_TIMES = (dt.date, dt.time)
+
+
+def _cast(value: Any) -> str:
+    """The SQL type in which a Python value is exact."""
+    match value:
+        case bool():
+            return "boolean"
+        case int():
+            return "bigint"
+        case float():
+            return "double precision"
+        case dt.datetime():
+            return "timestamp" if value.tzinfo is None else "timestamptz"
+        case dt.date():
+            return "date"
+        case dt.time():
+            return "time"
+        case _:
+            return "text"
