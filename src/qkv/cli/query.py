@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from rich.console import Console
 
 from qkv.cli.app import app
+from qkv.disk import replacing
 
 if TYPE_CHECKING:
     from qkv.table import Answer, Database
@@ -189,16 +189,12 @@ def _write(answers: list[Answer], path: Path) -> None:
     if path.suffix.lower() not in (".parquet", ".csv"):
         raise ValueError(f"--out must end in .parquet or .csv; got {path.name!r}")
     whole = pa.concat_tables([a.to_arrow() for a in answers], promote_options="permissive")
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as half:
         if path.suffix.lower() == ".csv":
             flat = [name for name in whole.column_names if name != "distribution"]
             arrow_csv.write_csv(whole.select(flat), half)
         else:
             parquet.write_table(whole, half)
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
 
 
 def _for_keys(given: list[str], key: list[str], argument: str) -> dict[str, str]:
