@@ -1,4 +1,4 @@
-"""The backward driver: everything is computed again from log_total, tile by tile.
+"""The backward driver: weights are computed again from log_total, tile by tile.
 
 Who adds to what is settled before the threads start, so there are no atomics and a run repeats
 bit for bit. Batch entries that share a query, key, value or bias form a group; a unit of work is
@@ -50,6 +50,7 @@ def backward_block(
     normal: Any,
     grad_answer: Any,
     grad_log_total: Any,
+    kept: Any,
     raw: Any,
     logits: Any,
     weights: Any,
@@ -62,7 +63,14 @@ def backward_block(
 ) -> None:
     """Add what a block of queries and a tile of keys contribute to the gradients."""
     tile_function()
-    scores(packed_query, packed_key, parameter, raw, rows, reach)
+    if kept.size > 0:
+        for r in range(rows):
+            for j in range(width):
+                raw[r, j] = kept[b, i + r, j0 + j]
+            for j in range(width, WIDTH):
+                raw[r, j] = 0
+    else:
+        scores(packed_query, packed_key, parameter, raw, rows, reach)
     for r in range(rows):
         for j in range(WIDTH):
             slopes[r, j] = 0
@@ -122,6 +130,7 @@ def backward_units(
     answer: Any,
     log_total: Any,
     normal: Any,
+    kept: Any,
     grad_answer: Any,
     grad_log_total: Any,
     out_query: Any,
@@ -234,6 +243,7 @@ def backward_units(
                                 normal[b, s : s + step],
                                 grad_answer[b, s : s + step],
                                 grad_log_total[b, s : s + step],
+                                kept,
                                 raw,
                                 logits,
                                 weights,
@@ -297,6 +307,7 @@ def backward(
     answer: Any,
     log_total: Any,
     normal: Any,
+    kept: Any,
     grad_answer: Any,
     grad_log_total: Any,
     out_query: Any,
@@ -368,6 +379,7 @@ def backward(
         answer,
         log_total,
         normal,
+        kept,
         grad_answer,
         grad_log_total,
         out_query,

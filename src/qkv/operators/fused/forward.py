@@ -52,6 +52,7 @@ def forward_block(
     dropout_scale: Any,
     masked: Any,
     m: int,
+    kept: Any,
     raw: Any,
     logits: Any,
     shift: Any,
@@ -65,6 +66,10 @@ def forward_block(
     """Take one tile of keys into the running answers of a block of queries."""
     tile_function()
     scores(packed_query, packed_key, parameter, raw, rows, reach)
+    if kept.size > 0:
+        for r in range(rows):
+            for j in range(width):
+                kept[b, i + r, j0 + j] = raw[r, j]
     if not SHARED:
         to_logits(raw, rows, logits)
     if masked or width < WIDTH:
@@ -107,6 +112,7 @@ def forward_chunks(
     answer: Any,
     log_total: Any,
     normal: Any,
+    kept: Any,
     space: Any,
 ) -> None:
     """Draw chunks of queries until none is left, in the buffers of `space`."""
@@ -193,6 +199,7 @@ def forward_chunks(
                         dropout_scale,
                         masked,
                         m,
+                        kept,
                         raw,
                         logits,
                         shift,
@@ -239,8 +246,9 @@ def forward(
     answer: Any,
     log_total: Any,
     normal: Any,
+    kept: Any,
 ) -> None:
-    """One call per thread, all with one counter.
+    """One call per thread, all with one counter; `kept` holds the scores, or is empty.
 
     This makes the buffers and no more: only a function that makes no arrays can be spared the
     counting of references. See `arithmetic.py`.
@@ -297,5 +305,6 @@ def forward(
         answer,
         log_total,
         normal,
+        kept,
         space,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.operators.fused import reference, threads
+from qkv.operators.fused import reference, scratch, threads
 from qkv.operators.fused.layout import flat
 from qkv.operators.fused.operands import Operands, kernels
 
@@ -24,6 +24,9 @@ KINDS = (
     "epanechnikov",
 )
 
+# Scores are kept for the backward pass while they take at most this many times the memory of query,
+# key, value and answer. They are a quarter of its work.
+KEPT = 2
 
 # Not `torch.library.custom_op`: at its first call that imports torch._dynamo, a second's work, and
 # each call through it costs more.
@@ -31,16 +34,17 @@ _INPUTS = (
     "Tensor query, Tensor key, Tensor value, Tensor parameter, Tensor? bias, Tensor? start, "
     "Tensor? stop, Tensor? mask, Tensor? row_key, str kind, float rate"
 )
-torch.library.define("qkv::fused_forward", f"({_INPUTS}) -> (Tensor, Tensor, Tensor)")
+torch.library.define(
+    "qkv::fused_forward", f"({_INPUTS}, bool keep) -> (Tensor, Tensor, Tensor, Tensor)"
+)
 torch.library.define(
     "qkv::fused_backward",
     "(Tensor grad_answer, Tensor grad_log_total, Tensor answer, Tensor log_total, "
-    f"Tensor normal, {_INPUTS}, bool bias_wanted)"
+    f"Tensor normal, Tensor kept, {_INPUTS}, bool bias_wanted)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 
-@torch.library.impl("qkv::fused_forward", "cpu")
 def _forward(
     query: Tensor,
     key: Tensor,
@@ -53,12 +57,20 @@ def _forward(
     row_key: Tensor | None,
     kind: str,
     rate: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Answer, log_total, and each query's maximum and inverse total, for the backward pass."""
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Answer and log_total; for the backward pass each query's maximum and inverse total, and,
+    if they are to be kept, the scores.
+    """
     operands = Operands(query, key, value, parameter, bias, start, stop, mask, row_key, rate)
     answer = query.new_empty((*operands.batch, operands.n, operands.value_depth))
     log_total = query.new_empty((*operands.batch, operands.n))
     normal = query.new_empty((*operands.batch, operands.n, 2))
+    kept = query.new_empty(0, 0)
+    if keep:
+        # Pairs far outside the intervals are not even visited.
+        new = query.new_empty if start is None else query.new_zeros
+        kept = new((*operands.batch, operands.n, operands.m))
     forward, _ = kernels(kind)
     task = partial(
         forward,
@@ -68,9 +80,13 @@ def _forward(
         flat(answer, 2),
         flat(log_total, 1),
         flat(normal, 2),
+        flat(kept, 2),
     )
     threads.run(task, operands.threads)
-    return answer, log_total, normal
+    return answer, log_total, normal, kept
+
+
+torch.library.impl("qkv::fused_forward", "cpu", _forward)
 
 
 @torch.library.register_fake("qkv::fused_forward")
@@ -86,20 +102,22 @@ def _forward_fake(
     row_key: Tensor | None,
     kind: str,
     rate: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     shape = (*batch, query.shape[-2])
     totals = query.new_empty(shape), query.new_empty((*shape, 2))
-    return query.new_empty((*shape, value.shape[-1])), *totals
+    kept = query.new_empty((*shape, key.shape[-2]) if keep else (0, 0))
+    return query.new_empty((*shape, value.shape[-1])), *totals, kept
 
 
-@torch.library.impl("qkv::fused_backward", "cpu")
 def _backward(
     grad_answer: Tensor,
     grad_log_total: Tensor,
     answer: Tensor,
     log_total: Tensor,
     normal: Tensor,
+    kept: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -119,7 +137,7 @@ def _backward(
     units = max(1, (operands.layout.group_start.size - 1) * pieces)
     dtype = operands.dtype
 
-    grad_query = np.zeros((pieces, query.shape[:-2].numel(), *query.shape[-2:]))
+    grad_query = scratch.zeros((pieces, query.shape[:-2].numel(), *query.shape[-2:]))
     grad_key = np.zeros((key.shape[:-2].numel(), *key.shape[-2:]), dtype)
     grad_value = np.zeros((value.shape[:-2].numel(), *value.shape[-2:]), dtype)
     grad_parameter = np.zeros((units, parameter.numel()))
@@ -140,6 +158,7 @@ def _backward(
         flat(answer, 2),
         flat(log_total, 1),
         flat(normal, 2),
+        flat(kept, 2),
         flat(grad_answer, 2),
         flat(grad_log_total, 1),
         grad_query,
@@ -150,11 +169,15 @@ def _backward(
     )
     threads.run(task, operands.threads)
 
+    for layer in grad_query[1:]:
+        grad_query[0] += layer
+
     def tensor(array: Any, like: Tensor) -> Tensor:
         return torch.from_numpy(array.astype(dtype, copy=False)).view(like.shape)
 
     return (
-        tensor(grad_query.sum(0) if pieces > 1 else grad_query[0], query),
+        # A copy in any case: the layers are scratch.
+        torch.from_numpy(grad_query[0].astype(dtype)).view(query.shape),
         tensor(grad_key, key),
         tensor(grad_value, value),
         tensor(grad_parameter.sum(0), parameter),
@@ -164,6 +187,9 @@ def _backward(
     )
 
 
+torch.library.impl("qkv::fused_backward", "cpu", _backward)
+
+
 @torch.library.register_fake("qkv::fused_backward")
 def _backward_fake(
     grad_answer: Tensor,
@@ -171,6 +197,7 @@ def _backward_fake(
     answer: Tensor,
     log_total: Tensor,
     normal: Tensor,
+    kept: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -194,14 +221,18 @@ def _backward_fake(
 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.kind, ctx.rate = inputs
+    *tensors, ctx.kind, ctx.rate, _ = inputs
     ctx.save_for_backward(*tensors, *output)
 
 
 def _differentiate_forward(
-    ctx: Any, grad_answer: Tensor, grad_log_total: Tensor, grad_normal: Tensor
+    ctx: Any,
+    grad_answer: Tensor,
+    grad_log_total: Tensor,
+    grad_normal: Tensor,
+    grad_kept: Tensor,
 ) -> Any:
-    *inputs, answer, log_total, normal = ctx.saved_tensors
+    *inputs, answer, log_total, normal, kept = ctx.saved_tensors
     wanted = ctx.needs_input_grad
     gradients = torch.ops.qkv.fused_backward.default(
         grad_answer,
@@ -209,13 +240,14 @@ def _differentiate_forward(
         answer,
         log_total,
         normal,
+        kept,
         *inputs,
         ctx.kind,
         ctx.rate,
         wanted[4],
     )
     found = [gradient if wanted[i] else None for i, gradient in enumerate(gradients)]
-    return (*found, None, None, None, None, None, None)
+    return (*found, *(None,) * 7)
 
 
 torch.library.register_autograd(
@@ -226,7 +258,7 @@ fused_forward = torch.ops.qkv.fused_forward.default
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.kind, ctx.rate, ctx.bias_wanted = inputs
-    del tensors[2:5]  # the answer and log_total: computed again
+    del tensors[2:6]  # what the forward pass gave: computed again
     ctx.save_for_backward(*tensors)
 
 
@@ -259,7 +291,7 @@ def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
             )
         )
     found = [None if t is None else next(second) for t in leaves]
-    return (found[5], found[6], None, None, None, *found[:5], *(None,) * 7)
+    return (found[5], found[6], None, None, None, None, *found[:5], *(None,) * 7)
 
 
 torch.library.register_autograd(
@@ -289,7 +321,27 @@ def attend(
     that each query may attend to; `mask` (..., n, m) is True where it may; `bias` (..., n, m) is
     added to the logits. `row_key` (batch, n), int32, seeds dropout at `rate`.
     """
-    answer, log_total, _ = fused_forward(
-        query, key, value, parameter, bias, start, stop, mask, row_key if rate else None, kind, rate
+    wanted = (query, key, value, parameter, bias)
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in wanted)
+    answer, log_total, _, _ = fused_forward(
+        query,
+        key,
+        value,
+        parameter,
+        bias,
+        start,
+        stop,
+        mask,
+        row_key if rate else None,
+        kind,
+        rate,
+        keep and _worth_keeping(query, key, value),
     )
     return answer, log_total
+
+
+def _worth_keeping(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the scores take little more memory than the tensors, so that memory stays linear."""
+    n, m = query.shape[-2], key.shape[-2]
+    own = n * (query.shape[-1] + value.shape[-1]) + m * (key.shape[-1] + value.shape[-1])
+    return bool(n * m <= KEPT * own)
