@@ -120,6 +120,8 @@ SIMILARITIES = [
     _kernel("triangular"),
     _kernel("epanechnikov"),
     _kernel("epanechnikov", [0.7, 0.8, 0.9], learnable=True),
+    _kernel("biweight"),
+    _kernel("tricube"),
     Case("equal", qkv.Equal, lambda s: oracle.equal),
     Case(
         "callable",

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from qkv.pooling import attend_partial as attend_partial
     from qkv.pooling import explain as explain
     from qkv.pooling import weights as weights
+    from qkv.regression import NadarayaWatsonClassifier as NadarayaWatsonClassifier
+    from qkv.regression import NadarayaWatsonRegressor as NadarayaWatsonRegressor
     from qkv.similarity import Additive as Additive
     from qkv.similarity import Bilinear as Bilinear
+    from qkv.similarity import Biweight as Biweight
     from qkv.similarity import Boxcar as Boxcar
     from qkv.similarity import Cosine as Cosine
     from qkv.similarity import Dot as Dot
@@ -31,15 +34,18 @@ if TYPE_CHECKING:
     from qkv.similarity import ScaledDot as ScaledDot
     from qkv.similarity import Similarity as Similarity
     from qkv.similarity import Triangular as Triangular
+    from qkv.similarity import Tricube as Tricube
 
 # Names are fetched on first use, so that `qkv --help` need not wait for torch.
 _HOMES = {
     "qkv.partial": ["Partial"],
     "qkv.plan": ["Plan"],
     "qkv.pooling": ["attend", "attend_partial", "explain", "weights"],
+    "qkv.regression": ["NadarayaWatsonClassifier", "NadarayaWatsonRegressor"],
     "qkv.similarity": [
         "Additive",
         "Bilinear",
+        "Biweight",
         "Boxcar",
         "Cosine",
         "Dot",
@@ -52,6 +58,7 @@ _HOMES = {
         "ScaledDot",
         "Similarity",
         "Triangular",
+        "Tricube",
     ],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,0 +1,98 @@
+"""Keys on a line, sorted once, and what they say to any number of queries at any bandwidth."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from qkv.operators.fused import threads
+
+Array = npt.NDArray[np.float64]
+
+KERNELS = ("gaussian", "laplacian", "boxcar", "triangular", "epanechnikov", "biweight", "tricube")
+
+_CHUNK = 4096  # queries that a thread takes at a time
+
+
+class Said(NamedTuple):
+    """What keys say to each query: the weighted mean of their values, and its total weight."""
+
+    answer: Array  # (n, columns); 0 where there is nothing to attend to
+    log_total: Array  # (n,); -inf there
+
+
+class Line:
+    """Keys (m,), their values (m, columns) and weights (m,) > 0, all finite, in float64."""
+
+    def __init__(self, key: Array, value: Array, weight: Array | None = None) -> None:
+        self.order = np.argsort(key)
+        self.key = key[self.order]
+        # Sums of what differs from the mean keep the digits that sums with an offset would lose.
+        self.mean = value.mean(axis=0)
+        self.value = np.ascontiguousarray((value - self.mean)[self.order])
+        self.weight = np.ones(key.size) if weight is None else weight[self.order]
+        self.margin = math.log(self.weight.sum() / self.weight.min()) + 53 * math.log(2)
+
+    def pool(self, query: Array, kernel: str, bandwidth: float) -> Said:
+        """What the keys say to each query (n,)."""
+        order = np.argsort(query)
+        return self._pool(query[order], order, kernel, bandwidth, others=False)
+
+    def pool_others(self, kernel: str, bandwidth: float) -> Said:
+        """What the other keys say to each key: attention that may not look at itself.
+
+        A weight counts copies of a key; of several, one is left out.
+        """
+        return self._pool(self.key, self.order, kernel, bandwidth, others=True)
+
+    def _pool(
+        self, query: Array, order: Any, kernel: str, bandwidth: float, others: bool
+    ) -> Said:
+        answer, log_total = np.empty((query.size, self.value.shape[1])), np.empty(query.size)
+        run = self._kernel(query, kernel, bandwidth, others, answer, log_total)
+        chunks = itertools.count(0, _CHUNK)
+
+        def task() -> None:
+            # Drawing a number is one step under the interpreter's lock, so threads share it.
+            while (start := next(chunks)) < query.size:
+                run(start, min(start + _CHUNK, query.size))
+
+        pieces = -(-query.size // _CHUNK)
+        threads.run(task, min(torch.get_num_threads(), pieces))
+        found = Said(np.empty_like(answer), np.empty_like(log_total))
+        answer += self.mean
+        if kernel not in ("gaussian", "laplacian") or others:
+            answer[log_total == -np.inf] = 0.0
+        found.answer[order], found.log_total[order] = answer, log_total
+        return found
+
+    def _kernel(
+        self, query: Array, kernel: str, h: float, others: bool, answer: Array, log_total: Array
+    ) -> Callable[[int, int], None]:
+        """A function that answers the queries from one place to another. Loads Numba."""
+        keys, weights, values = self.key, self.weight, self.value
+        if kernel in ("gaussian", "laplacian"):
+            if kernel == "gaussian":
+                from qkv.operators.sorted import gaussian as module
+            else:
+                from qkv.operators.sorted import laplacian as module  # type: ignore[no-redef]
+            prepared = module.prepare(keys, weights, values, h)
+            return lambda start, stop: module.pool(
+                query, start, stop, keys, weights, values, h, self.margin, others, prepared,
+                answer, log_total,
+            )  # fmt: skip
+        from qkv.operators.sorted import compact
+
+        matrix, guard = compact.expansion(kernel)
+        even = not np.any(matrix[0, 1::2])
+        cells = compact.prepare(keys, weights, values, h, matrix.shape[0])
+        return lambda start, stop: compact.pool(
+            query, start, stop, keys, weights, values, h, guard, others, matrix, even, cells,
+            answer, log_total,
+        )  # fmt: skip
