@@ -106,7 +106,8 @@ class Similarity(nn.Module):
     def __init_subclass__(cls, **options: object) -> None:
         """A subclass with a formula of its own does not inherit the shortcuts of another."""
         super().__init_subclass__(**options)
-        if cls.__dict__.keys() & {"prepare", "score", "log_score", "profile", "forward"}:
+        formulas = {"prepare", "score", "log_score", "profile", "log_profile", "forward"}
+        if cls.__dict__.keys() & formulas:
             for shortcut in ("as_dot", "as_fused", "as_sorted"):
                 if shortcut not in cls.__dict__:
                     setattr(cls, shortcut, getattr(Similarity, shortcut))

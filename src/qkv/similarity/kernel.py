@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.looking import may_look
-from qkv.similarity.base import DotForm, FusedForm, Similarity, SortedForm, widen
+from qkv.similarity.base import DotForm, FusedForm, Similarity, SortedForm, log_or_never, widen
 from qkv.similarity.positive import Positive
 
 #: A squared distance written as a dot product loses eps · (spread / bandwidth)² of each score.
@@ -66,6 +66,10 @@ class Kernel(Similarity):
         """The kernel as a function of u²."""
         raise TypeError(f"{type(self).__name__} must define profile(squared)")
 
+    def log_profile(self, squared: Tensor) -> Tensor:
+        """The logarithm of the kernel as a function of u²; -inf where it is 0."""
+        return log_or_never(self.profile(squared))
+
     def over_sorted(self, kernel: str, key: Tensor) -> SortedForm | str:
         """This kernel, known to sorted keys by name; the bandwidth is a number that is read."""
         bandwidth = self.bandwidth(key)
@@ -88,9 +92,12 @@ class Gaussian(Kernel):
     def profile(self, squared: Tensor) -> Tensor:
         return torch.exp(-0.5 * squared)
 
-    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
+    def log_profile(self, squared: Tensor) -> Tensor:
         # Not log(exp(...)): far from all keys every exp underflows, and its log with it.
-        return -0.5 * squared_distance(query, key, self.bandwidth(key))
+        return -0.5 * squared
+
+    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.log_profile(squared_distance(query, key, self.bandwidth(key)))
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm | str:
         query, key = widen(query), widen(key)
@@ -109,8 +116,11 @@ class Laplacian(Kernel):
     def profile(self, squared: Tensor) -> Tensor:
         return torch.exp(-_root(squared))
 
+    def log_profile(self, squared: Tensor) -> Tensor:
+        return -_root(squared)
+
     def log_score(self, query: Tensor, key: Tensor) -> Tensor:
-        return -_root(squared_distance(query, key, self.bandwidth(key)))
+        return self.log_profile(squared_distance(query, key, self.bandwidth(key)))
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         return _distance_as_fused("laplacian", widen(query), widen(key), self.bandwidth(key))
