@@ -25,9 +25,10 @@ from qkv.regression.progress import Progress
 from qkv.similarity import Kernel
 
 RULES = ("scott", "silverman")
-GRID = 25  # candidates on the first, coarse grid
-FINER = 12  # candidates between the best of the grid and its neighbours
-ROUNDS = 3  # times that every column is searched on its own
+GRID_STEP = math.log(2)  # between candidates on the first, coarse grid
+FINER = 8  # candidates between the best of the grid and its neighbours
+ROUNDS = 2  # times that every column is searched on its own
+COLUMN_GRID, COLUMN_FINER = 5, 6  # as above, for each column
 
 
 class Undecided(UserWarning):
@@ -101,7 +102,7 @@ def _count(examples: Examples) -> float:
 
 
 def _most(examples: Examples) -> int:
-    return max(1, len(examples.target) - 1)
+    return max(1, round(_count(examples)) - 1)
 
 
 def _checked(wanted: Any, d: int) -> Array:
@@ -152,9 +153,17 @@ class _Search:
     progress: Progress
     trials: list[list[float]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        variance = np.average(
+            (self.examples.target - self.examples.mean) ** 2, axis=0, weights=self.examples.weight
+        ).mean()
+        self.unit = 1.0 if self.criterion == "aicc" else float(variance)
+
     def error(self, width: Width) -> float:
         others = fit_others(self.examples, self.kernel, width, self.degree)
         found = CRITERIA[self.criterion](self.examples, others)
+        # Rounded to what can be told apart, so that noise in the last digits decides nothing.
+        found = float(np.round(found / self.unit, 10)) * self.unit
         looked = [width.neighbors] if width.neighbors is not None else width.bandwidth
         padded = np.resize(looked, width.bandwidth.size)
         self.trials.append([*padded, *width.smoothing, found])
@@ -167,7 +176,8 @@ class _Search:
         if d == 0:
             return start
         low, high = self._bounds(start)
-        factors = np.linspace(np.max(low), np.max(high), GRID)
+        steps = math.ceil((np.max(high) - np.max(low)) / GRID_STEP)
+        factors = np.linspace(np.max(low), np.max(high), steps + 1)
 
         def along(factor: float) -> Width:
             return start._replace(bandwidth=start.bandwidth * math.exp(factor))
@@ -186,7 +196,8 @@ class _Search:
                     changed[column] = start.bandwidth[column] * math.exp(logarithm)
                     return found._replace(bandwidth=changed)
 
-                logarithm, error = self._line(one, np.linspace(low[column], high[column], 9))
+                places = np.linspace(low[column], high[column], COLUMN_GRID)
+                logarithm, error = self._line(one, places, COLUMN_FINER)
                 if error < lowest:
                     found, lowest = one(logarithm), error
             if lowest > before - 1e-3 * abs(before):
@@ -211,20 +222,22 @@ class _Search:
                 changed[column] = share
                 return found._replace(smoothing=changed)
 
-            share, _ = self._line(one, np.linspace(0.0, most_smoothing(count), 9))
+            share, _ = self._line(one, np.linspace(0.0, most_smoothing(count), 9), COLUMN_FINER)
             found = one(share)
         return found
 
-    def _line(self, along: Callable[[float], Width], grid: Array) -> tuple[float, float]:
+    def _line(
+        self, along: Callable[[float], Width], grid: Array, finer_steps: int = FINER
+    ) -> tuple[float, float]:
         """The best place on a grid, or between its neighbours; and its error."""
         errors = [self.error(along(float(place))) for place in grid]
-        at = int(np.argmin(errors))
+        at = len(errors) - 1 - int(np.argmin(errors[::-1]))  # of equals, the widest
         low, high = grid[max(0, at - 1)], grid[min(len(grid) - 1, at + 1)]
         finer = minimize_scalar(
             lambda place: self.error(along(float(place))),
             bounds=(low, high),
             method="bounded",
-            options={"maxiter": FINER, "xatol": 1e-3 * (high - low)},
+            options={"maxiter": finer_steps, "xatol": 2e-3 * (high - low)},
         )
         if finer.fun < errors[at]:
             return float(finer.x), float(finer.fun)
@@ -235,9 +248,9 @@ class _Search:
         d = start.bandwidth.size
         extent = np.ptp(self.examples.keys.number, axis=0)
         extent = np.where(extent > 0, extent, start.bandwidth)
-        spacing = extent * _count(self.examples) ** (-1 / d) / 2
+        spacing = extent * _count(self.examples) ** (-1 / d)
         low = np.log(np.minimum(spacing, start.bandwidth / 10) / start.bandwidth)
-        return low, np.log(10 * extent / start.bandwidth)
+        return low, np.log(3 * extent / start.bandwidth)
 
     def _tell_if_at(self, best: float, edge: float) -> None:
         if best <= edge + 0.05:

@@ -44,7 +44,7 @@ def spread(kernel: Kernel) -> float:
 
     Kernels whose bandwidths are divided by it look about as wide.
     """
-    u = torch.linspace(0, 60, 600_001, dtype=torch.float64)
+    u = torch.linspace(0, 60, 20_001, dtype=torch.float64)
     with torch.no_grad():
         density = kernel.profile(u * u).numpy()
     return float(np.sqrt((density * u.numpy() ** 2).sum() / density.sum()))

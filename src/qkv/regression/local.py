@@ -12,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from qkv.regression import rows
-from qkv.regression.examples import Array, Examples, Keys, Width
+from qkv.regression.examples import Array, Examples, Keys, Places, Width
 from qkv.regression.pool import pool, pool_others
 from qkv.similarity import Kernel
 
 #: Products of keys lose eps · (spread / bandwidth)²; beyond this they are formed about each query.
 SAFE_SPREAD = 2000.0
 _FLAT = 1e-9  # a spread of keys, relative to the bandwidth squared, that gives no slope
+_THIN = 1e-7  # a spread relative to that along another axis, too thin for a slope of any accuracy
 _ALMOST_ALL = 1 - 1e-6
 
 
@@ -54,7 +55,7 @@ def fit_others(examples: Examples, kernel: Kernel, width: Width, degree: int) ->
     share = np.where(empty, 1.0, share)
     if degree == 0 or examples.keys.number.shape[1] == 0:
         return Others(said.answer, share, empty)
-    line = _line(examples, kernel, width, examples.keys, themselves=True)
+    line = _line(examples, kernel, width, examples.keys, own=np.arange(len(share)))
     leverage = np.minimum(share * line.reach, 1.0)
     # A line that must pass through a point says nothing of it; the mean of the others does.
     sound = (leverage < _ALMOST_ALL)[:, None]
@@ -64,14 +65,14 @@ def fit_others(examples: Examples, kernel: Kernel, width: Width, degree: int) ->
 
 
 def _line(
-    examples: Examples, kernel: Kernel, width: Width, query: Keys, themselves: bool = False
+    examples: Examples, kernel: Kernel, width: Width, query: Keys, own: Places | None = None
 ) -> Fit:
     unit, key, target = width.bandwidth, examples.keys.number, examples.target
     centre = key.mean(axis=0)
     z, x = (key - centre) / unit, (query.number - centre) / unit
     if max(np.abs(z).max(), np.abs(x).max(initial=0)) <= SAFE_SPREAD:
         columns = np.hstack([z, _outer(z, z), target, _outer(z, target)])
-        said = pool(examples, kernel, width, query, columns, themselves)
+        said = pool(examples, kernel, width, query, columns, own)
         d, k = z.shape[1], target.shape[1]
         mean_z, zz, mean_y, zy = np.split(said.answer, np.cumsum([d, d * d, k]), axis=1)
         moments = mean_z - x, zz.reshape(-1, d, d), mean_y, zy.reshape(-1, d, k)
@@ -79,7 +80,7 @@ def _line(
         slope_side = moments[3] - mean_z[:, :, None] * mean_y[:, None, :]
         return _solve(moments[0], covariance, mean_y, slope_side, said.log_total)
     parts = []
-    for batch, weights, log_total in rows.weights(examples, kernel, width, query, themselves):
+    for batch, weights, log_total in rows.weights(examples, kernel, width, query, own):
         step = (key[None] - query.number[batch, None]) / unit  # (rows, m, d)
         mean_z, mean_y = np.einsum("nm,nmd->nd", weights, step), weights @ target
         step -= mean_z[:, None]
@@ -99,7 +100,7 @@ def _solve(
     """From the moments under the weights to the fit; `offset` is the mean key as seen from x."""
     eigenvalues, vectors = np.linalg.eigh(covariance)
     largest = eigenvalues[:, -1:]
-    steep = eigenvalues > np.maximum(_FLAT, 1e-10 * largest)
+    steep = eigenvalues > np.maximum(_FLAT, _THIN * largest)
     inverse = np.divide(1.0, eigenvalues, where=steep, out=np.zeros_like(eigenvalues))
     seen = np.einsum("nde,nd->ne", vectors, offset)  # the offset along each axis of the spread
     sides = np.einsum("nde,ndk->nek", vectors, slope_side)

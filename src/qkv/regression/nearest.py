@@ -9,7 +9,8 @@ import torch
 from scipy.spatial import KDTree
 from torch import Tensor
 
-from qkv.regression.examples import Array, Examples, Width
+from qkv.memory import TILE_BYTES
+from qkv.regression.examples import Array, Examples, Places, Width
 from qkv.similarity import Kernel
 from qkv.similarity.kernel import squared_distance
 
@@ -50,26 +51,33 @@ class Adaptive(Kernel):
         return self.kernel.log_profile(self._squared(query, key))
 
 
-def widths(examples: Examples, width: Width, query: Array, themselves: bool = False) -> Array:
+def widths(examples: Examples, width: Width, query: Array, own: Places | None = None) -> Array:
     """How far each query must look, (n,), in units of `width.bandwidth`.
 
-    `themselves` says that the queries are the keys, none of which counts as its own neighbour.
+    `own` (n,) says which key each query is itself: nobody is a neighbour of itself.
     """
     assert width.neighbors is not None
-    key = examples.keys.number / width.bandwidth
-    wanted = min(width.neighbors + 1 + themselves, len(key))
-    distance, _ = KDTree(key).query(query / width.bandwidth, k=[wanted])
-    found = np.asarray(distance, dtype=np.float64)[:, 0]
-    if wanted < width.neighbors + 1 + themselves:  # there is no key beyond all keys
-        found = found * 1.001
+    key, copies = examples.keys.number / width.bandwidth, examples.copies
+    # A row of several copies is as many neighbours.
+    itself = np.zeros(len(query)) if own is None else np.minimum(copies[own], 1.0)
+    wanted = width.neighbors + 1 + itself
+    asked = len(key) if copies.min() < 1 else min(width.neighbors + 2, len(key))
+    tree, found = KDTree(key), np.empty(len(query))
+    step = max(1, TILE_BYTES // (8 * asked))
+    for start in range(0, len(query), step):
+        rows = slice(start, start + step)
+        distance, place = tree.query(query[rows] / width.bandwidth, k=range(1, asked + 1))
+        reached = np.cumsum(copies[place], axis=1) >= wanted[rows, None] * (1 - 1e-12)
+        found[rows] = np.take_along_axis(distance, reached.argmax(axis=1)[:, None], axis=1)[:, 0]
+        # There is no key beyond all keys.
+        found[rows] = np.where(reached[:, -1], found[rows], distance[:, -1] * 1.001)
     # Duplicates all around: look at them alone.
     smallest = np.finfo(np.float64).tiny ** 0.25
     return np.maximum(found, smallest)
 
 
 def with_widths(
-    examples: Examples, width: Width, query: Array, themselves: bool = False
+    examples: Examples, width: Width, query: Array, own: Places | None = None
 ) -> torch.Tensor:
     """Queries as :class:`Adaptive` takes them."""
-    own = widths(examples, width, query, themselves)
-    return torch.from_numpy(np.column_stack([query, own]))
+    return torch.from_numpy(np.column_stack([query, widths(examples, width, query, own)]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from qkv.partial import Partial
 from qkv.pooling import attend_partial
 from qkv.regression import rows, tree
 from qkv.regression.categories import log_factor
-from qkv.regression.examples import Array, Examples, Keys, Width
+from qkv.regression.examples import Array, Codes, Examples, Keys, Places, Width
 from qkv.regression.kernels import at, height
 from qkv.regression.nearest import Adaptive, with_widths
 from qkv.similarity import Kernel
@@ -28,23 +30,21 @@ def pool(
     width: Width,
     query: Keys,
     columns: Array,
-    themselves: bool = False,
+    own: Places | None = None,
 ) -> Said:
     """The weighted mean of `columns` (m, c) for each query, and the log of its total weight.
 
-    Rows of one combination of categories are pooled together, and the parts merged: within a
+    `own` says which example each query is itself, if it is one. Rows of one combination of categories are pooled together, and the parts merged: within a
     part the categories change the total alone.
     """
     weight = examples.weight
     value = columns if weight is None else np.column_stack([weight, weight[:, None] * columns])
     similarity, tokens = at(kernel, width.bandwidth), torch.from_numpy(query.number)
     if width.neighbors is not None:
-        tokens = with_widths(examples, width, query.number, themselves)
+        tokens = with_widths(examples, width, query.number, own)
         similarity = Adaptive(similarity)
-    kinds, kind_of = np.unique(examples.keys.code, axis=0, return_inverse=True)
     merged: Partial | None = None
-    for number, kind in enumerate(kinds):
-        members = slice(None) if len(kinds) == 1 else kind_of.ravel() == number
+    for kind, members in _kinds(examples.keys):
         part = _partial(similarity, tokens, examples.keys.number[members], value[members])
         if kind.size:
             factor = log_factor(kind[None], query.code, examples.categories, width.smoothing)
@@ -60,6 +60,16 @@ def pool(
     mean = np.divide(answer[:, 1:], answer[:, :1], where=some[:, None], out=np.zeros_like(answer[:, 1:]))
     with np.errstate(divide="ignore"):
         return Said(mean, log_total + np.log(np.maximum(answer[:, 0], 0)))
+
+
+def _kinds(keys: Keys) -> Iterator[tuple[Codes, Any]]:
+    """Each combination of categories, and which rows have it."""
+    if keys.code.shape[1] == 0:
+        yield np.empty(0, np.int64), slice(None)
+        return
+    kinds, kind_of = np.unique(keys.code, axis=0, return_inverse=True)
+    for number, kind in enumerate(kinds):
+        yield kind, kind_of.ravel() == number
 
 
 def _partial(similarity: Kernel, tokens: torch.Tensor, key: Array, value: Array) -> Partial:
@@ -85,8 +95,7 @@ def pool_others(
     (N − K(0)y) / (D − K(0)). A weight counts copies of a row; of several, one is left out.
     """
     keys = examples.keys
-    own = height(kernel) * np.minimum(examples.copies, 1.0)
-    own = own * np.prod(1 - width.smoothing)
+    own = height(kernel) * np.minimum(examples.copies, 1.0) * np.prod(1 - width.smoothing)
     similarity = at(kernel, width.bandwidth)
     on_a_line = keys.number.shape[1] == 1 and not keys.code.shape[1] and width.neighbors is None
     form = similarity.as_sorted(torch.from_numpy(keys.number)) if on_a_line else ""
@@ -95,7 +104,7 @@ def pool_others(
         said = line.pool_others(form.kernel, form.bandwidth)
         with np.errstate(over="ignore"):
             return said, own / (own + np.exp(said.log_total))
-    everyone = pool(examples, kernel, width, keys, columns, themselves=True)
+    everyone = pool(examples, kernel, width, keys, columns, own=np.arange(len(keys)))
     with np.errstate(over="ignore"):
         share = np.minimum(own * np.exp(-everyone.log_total), 1.0)
     rest = 1 - share
@@ -105,7 +114,7 @@ def pool_others(
     log_total = everyone.log_total + np.log(safe[:, 0])
     places = np.flatnonzero(alone)
     for batch, weights, totals in rows.weights(
-        examples, kernel, width, keys.take(places), themselves=True, leave_out=places
+        examples, kernel, width, keys.take(places), own=places, leave_out=True
     ):
         answer[places[batch]], log_total[places[batch]] = weights @ columns, totals
     return Said(answer, log_total), share

@@ -51,8 +51,8 @@ def expansion(name: str) -> tuple[Any, float]:
     return matrix, min(0.5, magnitude * np.finfo(float).eps / ACCURACY)
 
 
-def _prepare(keys: Any, weights: Any, values: Any, h: float, size: int) -> Any:
-    """Prefix moments (n, 1 + columns, size) within each cell; its start, centre and wildness."""
+def _prepare(keys: Any, values: Any, h: float, size: int) -> Any:
+    """The cells: where each begins, that of each key; and room for what `fill` finds of them."""
     n, columns = values.shape
     first = np.empty(n + 1, np.int64)
     cell_of = np.empty(n, np.int64)
@@ -66,27 +66,35 @@ def _prepare(keys: Any, weights: Any, values: Any, h: float, size: int) -> Any:
         cell_of[i] = count - 1
     first[count] = n
     first = first[: count + 1].copy()
-    centres, wild = np.empty(count), np.zeros(count, np.bool_)
     moments = np.empty((n, 1 + columns, size))
-    for cell in range(count):
+    return first, cell_of, np.empty(count), np.empty(count, np.bool_), moments
+
+
+def _fill(
+    keys: Any, weights: Any, values: Any, h: float, prepared: Any, begin: int, end: int
+) -> None:
+    """Centres, wildness and prefix moments of the cells from `begin` to `end`."""
+    first, _, centres, wild, moments = prepared
+    columns, size = values.shape[1], moments.shape[2]
+    running = np.empty((1 + columns, size))
+    largest, mean = np.empty(1 + columns), np.empty(1 + columns)
+    for cell in range(begin, end):
         start, stop = first[cell], first[cell + 1]
         centres[cell] = keys[start] + 0.5 * (keys[stop - 1] - keys[start])
+        running[:], largest[:], mean[:], wild[cell] = 0.0, 0.0, 0.0, False
         for i in range(start, stop):
             t = (keys[i] - centres[cell]) / h
             for c in range(1 + columns):
                 term = weights[i] * (values[i, c - 1] if c > 0 else 1.0)
+                largest[c] = max(largest[c], abs(term))
+                mean[c] += abs(term)
                 for j in range(size):
-                    before = moments[i - 1, c, j] if i > start else 0.0
-                    moments[i, c, j] = before + term
+                    running[c, j] += term
+                    moments[i, c, j] = running[c, j]
                     term *= t
         for c in range(1 + columns):
-            largest, mean = 0.0, 0.0
-            for i in range(start, stop):
-                size_of = abs(weights[i] * (values[i, c - 1] if c > 0 else 1.0))
-                largest, mean = max(largest, size_of), mean + size_of / (stop - start)
-            if largest > WILD * mean:
+            if largest[c] * (stop - start) > WILD * mean[c]:
                 wild[cell] = True
-    return first, cell_of, centres, wild, moments
 
 
 @numba.njit(**_OPTIONS)
@@ -200,4 +208,5 @@ def _pool(
 
 with kernel_cache():
     prepare = numba.njit(cache=True, **_OPTIONS)(_prepare)
+    fill = numba.njit(cache=True, **_OPTIONS)(_fill)
     pool = numba.njit(cache=True, **_OPTIONS)(_pool)

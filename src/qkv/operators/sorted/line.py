@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,8 @@ Array = npt.NDArray[np.float64]
 
 KERNELS = ("gaussian", "laplacian", "boxcar", "triangular", "epanechnikov", "biweight", "tricube")
 
-_CHUNK = 4096  # queries that a thread takes at a time
+_CHUNK = 4096  # most queries that a thread takes at a time
+_LEAST = 256  # and the least that are worth a thread
 
 
 class Said(NamedTuple):
@@ -56,15 +58,7 @@ class Line:
     ) -> Said:
         answer, log_total = np.empty((query.size, self.value.shape[1])), np.empty(query.size)
         run = self._kernel(query, kernel, bandwidth, others, answer, log_total)
-        chunks = itertools.count(0, _CHUNK)
-
-        def task() -> None:
-            # Drawing a number is one step under the interpreter's lock, so threads share it.
-            while (start := next(chunks)) < query.size:
-                run(start, min(start + _CHUNK, query.size))
-
-        pieces = -(-query.size // _CHUNK)
-        threads.run(task, min(torch.get_num_threads(), pieces))
+        _share_out(query.size, _LEAST, run)
         found = Said(np.empty_like(answer), np.empty_like(log_total))
         answer += self.mean
         if kernel not in ("gaussian", "laplacian") or others:
@@ -77,22 +71,45 @@ class Line:
     ) -> Callable[[int, int], None]:
         """A function that answers the queries from one place to another. Loads Numba."""
         keys, weights, values = self.key, self.weight, self.value
-        if kernel in ("gaussian", "laplacian"):
-            if kernel == "gaussian":
-                from qkv.operators.sorted import gaussian as module
-            else:
-                from qkv.operators.sorted import laplacian as module  # type: ignore[no-redef]
-            prepared = module.prepare(keys, weights, values, h)
-            return lambda start, stop: module.pool(
-                query, start, stop, keys, weights, values, h, self.margin, others, prepared,
+        if kernel == "laplacian":
+            from qkv.operators.sorted import laplacian
+
+            scans = laplacian.prepare(keys, weights, values, h)
+            return lambda start, stop: laplacian.pool(
+                query, start, stop, keys, weights, values, h, others, scans, answer, log_total
+            )
+        if kernel == "gaussian":
+            from qkv.operators.sorted import gaussian
+
+            cells = gaussian.prepare(keys, values, h)
+            _share_out(
+                len(cells[0]) - 1, 1, partial(gaussian.fill, keys, weights, values, h, cells)
+            )
+            return lambda start, stop: gaussian.pool(
+                query, start, stop, keys, weights, values, h, self.margin, others, cells,
                 answer, log_total,
             )  # fmt: skip
         from qkv.operators.sorted import compact
 
         matrix, guard = compact.expansion(kernel)
         even = not np.any(matrix[0, 1::2])
-        cells = compact.prepare(keys, weights, values, h, matrix.shape[0])
+        cells = compact.prepare(keys, values, h, matrix.shape[0])
+        _share_out(len(cells[0]) - 1, 1, partial(compact.fill, keys, weights, values, h, cells))
         return lambda start, stop: compact.pool(
             query, start, stop, keys, weights, values, h, guard, others, matrix, even, cells,
             answer, log_total,
         )  # fmt: skip
+
+
+def _share_out(count: int, least: int, run: Callable[[int, int], None]) -> None:
+    """Have `run(start, stop)` called for all of `count` places, by several threads."""
+    available = torch.get_num_threads()
+    size = min(_CHUNK, max(least, -(-count // available)))
+    chunks = itertools.count(0, size)
+
+    def task() -> None:
+        # Drawing a number is one step under the interpreter's lock, so threads share it.
+        while (start := next(chunks)) < count:
+            run(start, min(start + size, count))
+
+    threads.run(task, min(available, -(-count // size)))

@@ -32,7 +32,7 @@ def offer(problem: Problem) -> Offer | str:
     tokens = (problem.query, problem.key, problem.value)
     if not may_look(*tokens):
         return "keys that cannot be looked at cannot be sorted"
-    if not all(bool(tensor.isfinite().all()) for tensor in tokens):
+    if not all(np.isfinite(tensor.detach().double().numpy()).all() for tensor in tokens):
         return "what is not finite would spoil the sums of its neighbours"
     return Offer(run=lambda: answer(problem, form), cost=lambda: _cost(problem))
 
