@@ -28,6 +28,7 @@ ORDER = [
     "operators",
     "plan",
     "pooling",
+    "regression",
     "nn",
     "integrations",
     "words",
@@ -79,7 +80,7 @@ def test_importing_qkv_loads_no_optional_package() -> None:
     loaded = _modules_after("import qkv; qkv.attend")
     assert "torch" in loaded
     assert not loaded & {
-        "dask", "matplotlib", "numba", "pyarrow", "rich", "safetensors", "sklearn", "starlette",
+        "dask", "matplotlib", "numba", "pyarrow", "rich", "safetensors", "scipy", "sklearn", "starlette",
         "transformers", "typer",
     }  # fmt: skip
 

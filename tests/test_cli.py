@@ -22,7 +22,7 @@ def qkv(*words: str) -> subprocess.CompletedProcess[str]:
 def test_help_reads_well() -> None:
     result = qkv("--help")
     assert result.returncode == 0
-    for word in ("gallery", "explain", "warmup", "bench"):
+    for word in ("gallery", "explain", "regress", "warmup", "bench"):
         assert word in result.stdout
 
 
@@ -52,9 +52,9 @@ def test_explain() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["gallery", "nope"], "qkv: an example must be one of hard_lookup, gpa, tokens, scaling"),
+        (["gallery", "nope"], "qkv: an example must be one of hard_lookup, gpa, regression, tokens, scaling"),
         (["explain", "--similarity", "gausian"], "did you mean 'gaussian'?"),
-        (["bench", "nope"], "qkv: a benchmark must be one of core, fused, layers; got 'nope'"),
+        (["bench", "nope"], "qkv: a benchmark must be one of core, fused, layers, regress; got 'nope'"),
         (["explain", "--queries", "0"], "Invalid value for '--queries'"),
         (["fly"], "No such command 'fly'"),
     ],

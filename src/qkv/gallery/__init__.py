@@ -11,7 +11,15 @@ from rich.rule import Rule
 from qkv.plan import Plan
 
 #: In the order of the telling.
-EXAMPLES = ["hard_lookup", "gpa", "tokens", "scaling", "similarities", "multihead"]
+EXAMPLES = [
+    "hard_lookup",
+    "gpa",
+    "regression",
+    "tokens",
+    "scaling",
+    "similarities",
+    "multihead",
+]
 
 
 def print_plan(console: Console, plan: Plan) -> None:

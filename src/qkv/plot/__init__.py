@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from qkv.plot.canvas import save
+from qkv.plot.regression import Fitted, band, fits
 
-__all__ = ["save"]
+__all__ = ["Fitted", "band", "fits", "save"]

@@ -48,6 +48,10 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             keys, target, weight = keys.take(self.rows_), target[self.rows_], weight[self.rows_]
             if np.all(weight == 1):
                 weight = None
+        if keys.number.shape[1] == 1:  # sorted once, so that no question has to sort again
+            order = np.argsort(keys.number[:, 0], kind="stable")
+            keys, target, self.rows_ = keys.take(order), target[order], self.rows_[order]
+            weight = None if weight is None else weight[order]
         counts = tuple(len(known) for known in self.columns_.categories)
         self.examples_ = Examples(keys, target, weight, counts)
         found = search.find(

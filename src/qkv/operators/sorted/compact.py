@@ -151,7 +151,7 @@ def _by_cells(
 
 
 def _pool(
-    queries: Any, start: int, stop: int, keys: Any, weights: Any, values: Any, h: float,
+    queries: Any, order: Any, start: int, stop: int, keys: Any, weights: Any, values: Any, h: float,
     guard: float, others: bool, matrix: Any, even: bool, prepared: Any, answer: Any,
     log_total: Any,
 ) -> None:
@@ -198,12 +198,12 @@ def _pool(
             own, rest = (i, weights[i] - taken) if others else (-1, 1.0)
             _direct(x, lo, hi, own, rest, keys, weights, values, h, matrix, sums)
         if sums[0] > 0.0:
-            log_total[i] = math.log(sums[0])
+            log_total[order[i]] = math.log(sums[0])
             for c in range(columns):
-                answer[i, c] = sums[1 + c] / sums[0]
+                answer[order[i], c] = sums[1 + c] / sums[0]
         else:
-            log_total[i] = -np.inf
-            answer[i] = 0.0
+            log_total[order[i]] = -np.inf
+            answer[order[i]] = 0.0
 
 
 with kernel_cache():

@@ -33,12 +33,16 @@ class Line:
     """Keys (m,), their values (m, columns) and weights (m,) > 0, all finite, in float64."""
 
     def __init__(self, key: Array, value: Array, weight: Array | None = None) -> None:
-        self.order = np.argsort(key)
-        self.key = key[self.order]
         # Sums of what differs from the mean keep the digits that sums with an offset would lose.
         self.mean = value.mean(axis=0)
-        self.value = np.ascontiguousarray((value - self.mean)[self.order])
-        self.weight = np.ones(key.size) if weight is None else weight[self.order]
+        self.key, self.value = key, value - self.mean
+        self.weight = np.ones(key.size) if weight is None else weight
+        if (key[1:] >= key[:-1]).all():  # who sorted before need not wait again
+            self.order = np.arange(key.size)
+        else:
+            self.order = np.argsort(key)
+            self.key, self.value = key[self.order], self.value[self.order]
+            self.weight = self.weight[self.order]
         self.margin = math.log(self.weight.sum() / self.weight.min()) + 53 * math.log(2)
 
     def pool(self, query: Array, kernel: str, bandwidth: float) -> Said:
@@ -57,26 +61,32 @@ class Line:
         self, query: Array, order: Any, kernel: str, bandwidth: float, others: bool
     ) -> Said:
         answer, log_total = np.empty((query.size, self.value.shape[1])), np.empty(query.size)
-        run = self._kernel(query, kernel, bandwidth, others, answer, log_total)
+        run = self._kernel(query, order, kernel, bandwidth, others, answer, log_total)
         _share_out(query.size, _LEAST, run)
-        found = Said(np.empty_like(answer), np.empty_like(log_total))
         answer += self.mean
-        if kernel not in ("gaussian", "laplacian") or others:
-            answer[log_total == -np.inf] = 0.0
-        found.answer[order], found.log_total[order] = answer, log_total
-        return found
+        answer[log_total == -np.inf] = 0.0
+        return Said(answer, log_total)
 
     def _kernel(
-        self, query: Array, kernel: str, h: float, others: bool, answer: Array, log_total: Array
+        self,
+        query: Array,
+        order: Any,
+        kernel: str,
+        h: float,
+        others: bool,
+        answer: Array,
+        log_total: Array,
     ) -> Callable[[int, int], None]:
-        """A function that answers the queries from one place to another. Loads Numba."""
+        """A function that answers the sorted queries from one place to another, each where `order`
+        says that it stood. Loads Numba.
+        """
         keys, weights, values = self.key, self.weight, self.value
         if kernel == "laplacian":
             from qkv.operators.sorted import laplacian
 
             scans = laplacian.prepare(keys, weights, values, h)
             return lambda start, stop: laplacian.pool(
-                query, start, stop, keys, weights, values, h, others, scans, answer, log_total
+                query, order, start, stop, keys, weights, values, h, others, scans, answer, log_total
             )
         if kernel == "gaussian":
             from qkv.operators.sorted import gaussian
@@ -86,7 +96,7 @@ class Line:
                 len(cells[0]) - 1, 1, partial(gaussian.fill, keys, weights, values, h, cells)
             )
             return lambda start, stop: gaussian.pool(
-                query, start, stop, keys, weights, values, h, self.margin, others, cells,
+                query, order, start, stop, keys, weights, values, h, self.margin, others, cells,
                 answer, log_total,
             )  # fmt: skip
         from qkv.operators.sorted import compact
@@ -96,7 +106,7 @@ class Line:
         cells = compact.prepare(keys, values, h, matrix.shape[0])
         _share_out(len(cells[0]) - 1, 1, partial(compact.fill, keys, weights, values, h, cells))
         return lambda start, stop: compact.pool(
-            query, start, stop, keys, weights, values, h, guard, others, matrix, even, cells,
+            query, order, start, stop, keys, weights, values, h, guard, others, matrix, even, cells,
             answer, log_total,
         )  # fmt: skip
 
