@@ -80,8 +80,8 @@ def test_importing_qkv_loads_no_optional_package() -> None:
     loaded = _modules_after("import qkv; qkv.attend")
     assert "torch" in loaded
     assert not loaded & {
-        "dask", "matplotlib", "numba", "pyarrow", "rich", "safetensors", "scipy", "sklearn", "starlette",
-        "transformers", "typer",
+        "dask", "matplotlib", "numba", "pyarrow", "rich", "safetensors", "scipy", "sklearn",
+        "starlette", "transformers", "typer",
     }  # fmt: skip
 
 

@@ -52,9 +52,15 @@ def test_explain() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["gallery", "nope"], "qkv: an example must be one of hard_lookup, gpa, regression, tokens, scaling"),
+        (
+            ["gallery", "nope"],
+            "qkv: an example must be one of hard_lookup, gpa, regression, tokens, scaling",
+        ),
         (["explain", "--similarity", "gausian"], "did you mean 'gaussian'?"),
-        (["bench", "nope"], "qkv: a benchmark must be one of core, fused, layers, regress; got 'nope'"),
+        (
+            ["bench", "nope"],
+            "qkv: a benchmark must be one of core, fused, layers, regress; got 'nope'",
+        ),
         (["explain", "--queries", "0"], "Invalid value for '--queries'"),
         (["fly"], "No such command 'fly'"),
     ],

@@ -102,12 +102,14 @@ def _bandwidth(random: np.random.Generator) -> Iterator[Figure]:
     (own,) = seconds(lambda: _model(x, y))
 
     def error(h: float) -> float:
-        return 1 - _model(x, y, bandwidth=h).loo_score()
+        return float(1 - _model(x, y, bandwidth=h).loo_score())
 
     yield Figure("LOO bandwidth, n = 1,000, against statsmodels", slow / own, "×", "≥ 100")
     ours, theirs = float(_model(x, y).bandwidth_[0]), float(abs(peer.bw[0]))
     note = f"bandwidths {ours:.4f} and {theirs:.4f}"
-    yield Figure("… LOO error / statsmodels'", error(ours) / error(theirs), "×", "≤ 1.0000001", note)
+    yield Figure(
+        "… LOO error / statsmodels'", error(ours) / error(theirs), "×", "≤ 1.0000001", note
+    )
 
 
 def _whole_search(random: np.random.Generator) -> Iterator[Figure]:
@@ -135,7 +137,9 @@ def _million(random: np.random.Generator) -> Iterator[Figure]:
             _model(x[:m], y[:m], kernel=kernel, bandwidth=0.01).predict(asked[:m, None])
 
         sort, once, twice = seconds(
-            lambda: np.argsort(x[:n]), lambda: both(n), lambda: both(2 * n)  # noqa: B023
+            lambda: np.argsort(x[:n]),
+            lambda: both(n),
+            lambda: both(2 * n),
         )
         name = f"{kernel}, 10⁶ keys and queries, unsorted / argsort of the keys"
         yield Figure(name, once / sort, "×", "≤ 15", f"argsort {1e3 * sort:.0f} ms")

@@ -90,7 +90,9 @@ def _columns(file: Path, x: str, y: str) -> tuple[Any, Any]:
     found = []
     for name in (x, y):
         if name not in table.column_names:
-            raise ValueError(f"a column must be one of {', '.join(table.column_names)}; got {name!r}")
+            raise ValueError(
+                f"a column must be one of {', '.join(table.column_names)}; got {name!r}"
+            )
         kind = table.column(name).type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
             raise ValueError(f"the column {name!r} must hold numbers; got {kind}")

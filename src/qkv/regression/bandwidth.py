@@ -92,7 +92,7 @@ def rule(examples: Examples, kernel: Kernel, name: str) -> Array:
     factor = _count(examples) ** (-1 / (d + 4))
     if name == "silverman":
         factor *= (4 / (d + 2)) ** (1 / (d + 4))
-    return scales(examples) * factor / spread(kernel)
+    return np.asarray(scales(examples) * factor / spread(kernel))
 
 
 def _count(examples: Examples) -> float:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from qkv.regression import bandwidth as search
 from qkv.regression import columns, empty, local, rows
-from qkv.regression.examples import Array, Examples, Keys, Width
+from qkv.regression.examples import Array, Examples, Keys, Places, Width
 from qkv.regression.kernels import as_kernel
 from qkv.similarity import Kernel
 
@@ -28,6 +28,15 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     empty: str
     categorical: Any
     verbose: bool
+
+    columns_: columns.Columns
+    examples_: Examples
+    kernel_: Kernel
+    width_: Width
+    rows_: Places
+    bandwidth_: Array
+    smoothing_: Array
+    cv_curve_: Array
 
     def _see(self, X: Any, target: Array, sample_weight: Any) -> Self:  # noqa: N803
         """Keep the examples, and find out how wide to look at them."""

@@ -72,4 +72,4 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
 def _probabilities(answer: Array) -> Array:
     # A line may leave the range that a mean cannot.
     inside = np.clip(answer, 0.0, 1.0)
-    return inside / inside.sum(axis=1, keepdims=True)
+    return np.asarray(inside / inside.sum(axis=1, keepdims=True))

@@ -63,8 +63,7 @@ def _chosen(categorical: Any, X: Any, names: Any, count: int) -> list[int]:  # n
     if isinstance(categorical, str):
         if categorical != "auto":
             raise ValueError(
-                "categorical must be None, 'auto' or a list of columns; "
-                f"got {categorical!r}"
+                f"categorical must be None, 'auto' or a list of columns; got {categorical!r}"
             )
         return [place for place in range(count) if _column(X, place).dtype.kind in "OUSTb"]
     chosen = []

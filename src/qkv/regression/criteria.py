@@ -24,7 +24,7 @@ def gcv(examples: Examples, others: Others) -> float:
     """The mean squared residual over (1 − tr L / n)²."""
     square, trace = _fitted(examples, others)
     rest = 1 - trace / examples.copies.sum()
-    return square / rest**2 if rest > 1e-12 else math.inf
+    return float(square / rest**2) if rest > 1e-12 else math.inf
 
 
 def aicc(examples: Examples, others: Others) -> float:
@@ -34,7 +34,7 @@ def aicc(examples: Examples, others: Others) -> float:
     rest = 1 - (trace + 2) / n
     if rest <= 0:
         return math.inf
-    return math.log(max(square, 1e-300)) + (1 + trace / n) / rest
+    return float(math.log(max(square, 1e-300)) + (1 + trace / n) / rest)
 
 
 CRITERIA: dict[str, Callable[[Examples, Others], float]] = {"loo": loo, "aicc": aicc, "gcv": gcv}

@@ -56,8 +56,10 @@ def fill(
 def nearest(examples: Examples, width: Width, query: Keys) -> npt.NDArray[np.intp]:
     """The example nearest to each query, (n,): first by equal categories, then by distance."""
     number, code = examples.keys.number / width.bandwidth, examples.keys.code
-    extent = 1 + 2 * np.abs(number).max(initial=0) + 2 * np.abs(query.number / width.bandwidth).max(
-        initial=0
+    extent = (
+        1
+        + 2 * np.abs(number).max(initial=0)
+        + 2 * np.abs(query.number / width.bandwidth).max(initial=0)
     )
     # A category that differs costs more than any distance.
     far = extent * max(1, number.shape[1])

@@ -21,7 +21,7 @@ class Keys(NamedTuple):
     def take(self, rows: Any) -> Keys:
         return Keys(self.number[rows], self.code[rows])
 
-    def __len__(self) -> int:  # type: ignore[override]
+    def __len__(self) -> int:
         return len(self.number)
 
 

@@ -28,6 +28,8 @@ def as_kernel(kernel: Any) -> Kernel:
 
 def at(kernel: Kernel, bandwidth: Array) -> Kernel:
     """The same kernel at another bandwidth, one number for each dimension."""
+    if bandwidth.size == 0:  # nothing to measure a distance by
+        return kernel
     made = copy.copy(kernel)
     made._modules = {**kernel._modules, "bandwidth": Positive("bandwidth", bandwidth.tolist())}
     return made

@@ -71,6 +71,8 @@ def widths(examples: Examples, width: Width, query: Array, own: Places | None = 
         found[rows] = np.take_along_axis(distance, reached.argmax(axis=1)[:, None], axis=1)[:, 0]
         # There is no key beyond all keys.
         found[rows] = np.where(reached[:, -1], found[rows], distance[:, -1] * 1.001)
+    # Those at that very distance are beyond, whatever rounding does to it.
+    found *= 1 - 1e-9
     # Duplicates all around: look at them alone.
     smallest = np.finfo(np.float64).tiny ** 0.25
     return np.maximum(found, smallest)

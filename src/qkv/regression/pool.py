@@ -57,7 +57,9 @@ def pool(
     if weight is None:
         return Said(answer, log_total)
     some = answer[:, 0] > 0
-    mean = np.divide(answer[:, 1:], answer[:, :1], where=some[:, None], out=np.zeros_like(answer[:, 1:]))
+    mean = np.divide(
+        answer[:, 1:], answer[:, :1], where=some[:, None], out=np.zeros_like(answer[:, 1:])
+    )
     with np.errstate(divide="ignore"):
         return Said(mean, log_total + np.log(np.maximum(answer[:, 0], 0)))
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length
 
 from qkv.regression import local, rows, uncertainty
 from qkv.regression.base import NadarayaWatson
 from qkv.regression.criteria import residuals
-from qkv.regression.examples import Array, Keys
+from qkv.regression.examples import Array
 from qkv.similarity import Kernel
 
 
@@ -127,9 +126,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         examples = self.examples_
         others = local.fit_others(*self._gaze, int(self.degree))
         errors = np.average(residuals(examples, others) ** 2, axis=0, weights=examples.weight)
-        spread = np.average(
-            (examples.target - examples.mean) ** 2, axis=0, weights=examples.weight
-        )
+        spread = np.average((examples.target - examples.mean) ** 2, axis=0, weights=examples.weight)
         share = np.divide(errors, spread, where=spread > 0, out=(errors > 0).astype(float))
         return float(1 - share.mean())
 
@@ -159,23 +156,7 @@ def _targets(estimator: Any, y: Any) -> Array:
     checked: Array = check_array(
         target, ensure_2d=False, dtype=np.float64, input_name="y", estimator=estimator
     )
-    if checked.ndim == 2 and checked.shape[1] == 1:
-        checked = _flattened(checked)
     return checked
-
-
-def _flattened(target: Array) -> Array:
-    import warnings
-
-    from sklearn.exceptions import DataConversionWarning
-
-    warnings.warn(
-        "A column-vector y was passed when a 1d array was expected. Please change the shape of y "
-        "to (n_samples,), for example using ravel().",
-        DataConversionWarning,
-        stacklevel=4,
-    )
-    return target.ravel()
 
 
 def _quantiles(weights: Array, target: Array, wanted: Array) -> Array:

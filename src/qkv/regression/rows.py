@@ -59,4 +59,4 @@ def log_kernels(
         similarity = Adaptive(similarity)
     with torch.no_grad():
         scores = similarity.log_score(tokens, torch.from_numpy(examples.keys.number))
-    return logs + scores.numpy()
+    return np.asarray(logs + scores.numpy())

@@ -43,7 +43,7 @@ class Noise(NamedTuple):
         with np.errstate(over="ignore"):
             count = np.minimum(np.exp(said.log_total) / height(kernel), 1e9)[:, None]
         mean = (count * np.maximum(said.answer, 0) + self.overall) / (count + 1)
-        return np.sqrt(mean)
+        return np.asarray(np.sqrt(mean))
 
 
 def learn(examples: Examples, kernel: Kernel, width: Width, degree: int) -> Noise:
@@ -56,9 +56,7 @@ def relative_bounds(
 ) -> Array:
     """How many times the noise an interval reaches below and above its answer, (2, k)."""
     unit = noise.at_others(examples, kernel, width)
-    relative = np.divide(
-        noise.residual, unit, where=unit > 0, out=np.zeros_like(noise.residual)
-    )
+    relative = np.divide(noise.residual, unit, where=unit > 0, out=np.zeros_like(noise.residual))
     tail = (1 - level) / 2
     return np.array(
         [

@@ -99,8 +99,17 @@ def _fill(
 
 @numba.njit(**_OPTIONS)
 def _direct(
-    x: float, lo: int, hi: int, own: int, rest: float, keys: Any, weights: Any, values: Any,
-    h: float, matrix: Any, sums: Any,
+    x: float,
+    lo: int,
+    hi: int,
+    own: int,
+    rest: float,
+    keys: Any,
+    weights: Any,
+    values: Any,
+    h: float,
+    matrix: Any,
+    sums: Any,
 ) -> None:
     """The sums over the keys lo to hi, one by one, key `own` with the weight `rest`."""
     degree = matrix.shape[0] - 1
@@ -118,8 +127,15 @@ def _direct(
 
 @numba.njit(**_OPTIONS)
 def _by_cells(
-    x: float, lo: int, hi: int, sign: float, h: float, matrix: Any, prepared: Any,
-    coefficients: Any, sums: Any,
+    x: float,
+    lo: int,
+    hi: int,
+    sign: float,
+    h: float,
+    matrix: Any,
+    prepared: Any,
+    coefficients: Any,
+    sums: Any,
 ) -> Any:
     """Add the sums over the keys lo to hi, on which u = sign·(x − k)/h.
 
@@ -151,8 +167,20 @@ def _by_cells(
 
 
 def _pool(
-    queries: Any, order: Any, start: int, stop: int, keys: Any, weights: Any, values: Any, h: float,
-    guard: float, others: bool, matrix: Any, even: bool, prepared: Any, answer: Any,
+    queries: Any,
+    order: Any,
+    start: int,
+    stop: int,
+    keys: Any,
+    weights: Any,
+    values: Any,
+    h: float,
+    guard: float,
+    others: bool,
+    matrix: Any,
+    even: bool,
+    prepared: Any,
+    answer: Any,
     log_total: Any,
 ) -> None:
     """Answers to the sorted queries from `start` to `stop`; `others`: i leaves one copy of i out."""
@@ -182,9 +210,7 @@ def _pool(
             else:
                 touched = 0.0
                 if middle > lo:
-                    touched = _by_cells(
-                        x, lo, middle, 1.0, h, matrix, prepared, coefficients, sums
-                    )
+                    touched = _by_cells(x, lo, middle, 1.0, h, matrix, prepared, coefficients, sums)
                 if hi > middle:
                     touched += _by_cells(
                         x, middle, hi, -1.0, h, matrix, prepared, coefficients, sums

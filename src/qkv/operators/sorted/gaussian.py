@@ -125,8 +125,16 @@ def _nearest(keys: Any, x: float, after: int, skip: int) -> Any:
 
 @numba.njit(**_OPTIONS)
 def _direct(
-    keys: Any, weights: Any, values: Any, h: float, x: float, after: int, own: int,
-    rest: float, margin: float, sums: Any,
+    keys: Any,
+    weights: Any,
+    values: Any,
+    h: float,
+    x: float,
+    after: int,
+    own: int,
+    rest: float,
+    margin: float,
+    sums: Any,
 ) -> float:
     """The window's sums, term by term, key `own` with the weight `rest`; the log of their scale."""
     near = _nearest(keys, x, after, own if rest == 0.0 else -1) / h
@@ -150,9 +158,24 @@ def _direct(
 
 @numba.njit(**_OPTIONS)
 def _through_cells(
-    queries: Any, a: int, b: int, keys: Any, weights: Any, values: Any, h: float, reach: float,
-    peak: Any, begin: int, first: Any, cell_of: Any, centres: Any, moments: Any, sums: Any,
-    work: Any, bits: Any, powers: Any,
+    queries: Any,
+    a: int,
+    b: int,
+    keys: Any,
+    weights: Any,
+    values: Any,
+    h: float,
+    reach: float,
+    peak: Any,
+    begin: int,
+    first: Any,
+    cell_of: Any,
+    centres: Any,
+    moments: Any,
+    sums: Any,
+    work: Any,
+    bits: Any,
+    powers: Any,
 ) -> None:
     """Add to `sums` (1 + columns, BLOCK) what the cells say to the queries a to b."""
     columns = values.shape[1]

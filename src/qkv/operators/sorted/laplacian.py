@@ -36,8 +36,18 @@ def _prepare(keys: Any, weights: Any, values: Any, h: float) -> Any:
 
 
 def _pool(
-    queries: Any, order: Any, start: int, stop: int, keys: Any, weights: Any, values: Any, h: float,
-    others: bool, prepared: Any, answer: Any, log_total: Any,
+    queries: Any,
+    order: Any,
+    start: int,
+    stop: int,
+    keys: Any,
+    weights: Any,
+    values: Any,
+    h: float,
+    others: bool,
+    prepared: Any,
+    answer: Any,
+    log_total: Any,
 ) -> None:
     """Answers to the sorted queries from `start` to `stop`; `others`: i leaves one copy of i out."""
     left, right = prepared

@@ -57,9 +57,7 @@ class Line:
         """
         return self._pool(self.key, self.order, kernel, bandwidth, others=True)
 
-    def _pool(
-        self, query: Array, order: Any, kernel: str, bandwidth: float, others: bool
-    ) -> Said:
+    def _pool(self, query: Array, order: Any, kernel: str, bandwidth: float, others: bool) -> Said:
         answer, log_total = np.empty((query.size, self.value.shape[1])), np.empty(query.size)
         run = self._kernel(query, order, kernel, bandwidth, others, answer, log_total)
         _share_out(query.size, _LEAST, run)
@@ -86,7 +84,18 @@ class Line:
 
             scans = laplacian.prepare(keys, weights, values, h)
             return lambda start, stop: laplacian.pool(
-                query, order, start, stop, keys, weights, values, h, others, scans, answer, log_total
+                query,
+                order,
+                start,
+                stop,
+                keys,
+                weights,
+                values,
+                h,
+                others,
+                scans,
+                answer,
+                log_total,
             )
         if kernel == "gaussian":
             from qkv.operators.sorted import gaussian
