@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,10 +37,8 @@ def regress(
 
     key, value = _columns(file, x, y)
     chosen: Any = bandwidth
-    try:
+    with contextlib.suppress(ValueError):  # else a name, which the regressor checks
         chosen = float(bandwidth)
-    except ValueError:
-        pass  # a name, which the regressor checks
     model = NadarayaWatsonRegressor(kernel, chosen, degree, verbose=True).fit(key[:, None], value)
     console = Console()
     width = f"{model.bandwidth_[0]:.4g}"

@@ -34,8 +34,9 @@ def pool(
 ) -> Said:
     """The weighted mean of `columns` (m, c) for each query, and the log of its total weight.
 
-    `own` says which example each query is itself, if it is one. Rows of one combination of categories are pooled together, and the parts merged: within a
-    part the categories change the total alone.
+    `own` says which example each query is itself, if it is one. Rows of one combination of
+    categories are pooled together, and the parts merged: within a part the categories change the
+    total alone.
     """
     weight = examples.weight
     value = columns if weight is None else np.column_stack([weight, weight[:, None] * columns])

@@ -183,7 +183,7 @@ def _pool(
     answer: Any,
     log_total: Any,
 ) -> None:
-    """Answers to the sorted queries from `start` to `stop`; `others`: i leaves one copy of i out."""
+    """Answers to sorted queries from `start` to `stop`; with `others`, i leaves a copy of i out."""
     n, columns = values.shape
     sums, coefficients = np.empty(1 + columns), np.empty(matrix.shape[0])
     # Nothing left of the first window can be in a later one.

@@ -222,7 +222,7 @@ def _pool(
     queries: Any, order: Any, start: int, stop: int, keys: Any, weights: Any, values: Any, h: float,
     margin: float, others: bool, prepared: Any, answer: Any, log_total: Any,
 ) -> None:  # fmt: skip
-    """Answers to the sorted queries from `start` to `stop`; `others`: i leaves one copy of i out."""
+    """Answers to sorted queries from `start` to `stop`; with `others`, i leaves a copy of i out."""
     first, cell_of, centres, moments = prepared
     columns, n = values.shape[1], keys.size
     sums, own = np.empty((1 + columns, BLOCK)), np.empty(1 + columns)

@@ -49,7 +49,7 @@ def _pool(
     answer: Any,
     log_total: Any,
 ) -> None:
-    """Answers to the sorted queries from `start` to `stop`; `others`: i leaves one copy of i out."""
+    """Answers to sorted queries from `start` to `stop`; with `others`, i leaves a copy of i out."""
     left, right = prepared
     n, columns = values.shape
     place = np.searchsorted(keys, queries[start], side="right")
