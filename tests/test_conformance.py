@@ -318,7 +318,7 @@ def test_dropout_is_the_same_for_every_operator(
     similarity, mask = case.build(), mask_case.make(N, M)
     options = {"similarity": similarity, "mask": mask, "dropout": 0.4}
     if operator in ("sdpa", "sorted"):
-        with pytest.raises(ValueError, match="knows? no (mask and no )?dropout"):
+        with pytest.raises(ValueError, match=r"knows? no (mask and no )?dropout"):
             qkv.attend(query, key, value, operator=operator, **options)
         return
 
