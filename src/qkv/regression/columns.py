@@ -56,7 +56,9 @@ def learn(estimator: Any, X: Any, categorical: Any) -> tuple[Columns, Keys]:  # 
 
 
 def _plain(number: Any) -> Keys:
-    return Keys(np.ascontiguousarray(number), np.empty((len(number), 0), dtype=np.int64))
+    # Writable, because torch does not share memory that is not.
+    number = np.require(number, requirements=["C", "W"])
+    return Keys(number, np.empty((len(number), 0), dtype=np.int64))
 
 
 def _chosen(categorical: Any, X: Any, names: Any, count: int) -> list[int]:  # noqa: N803

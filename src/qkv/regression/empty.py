@@ -49,12 +49,15 @@ def fill(
     elif policy == "prior":
         answer[empty] = prior
     else:
-        answer[empty] = values[nearest(examples, width, query.take(empty))]
+        for place, near in zip(
+            np.flatnonzero(empty), nearest(examples, width, query.take(empty)), strict=True
+        ):
+            answer[place] = np.average(values[near], axis=0, weights=examples.copies[near])
     return answer
 
 
-def nearest(examples: Examples, width: Width, query: Keys) -> npt.NDArray[np.intp]:
-    """The example nearest to each query, (n,): first by equal categories, then by distance."""
+def nearest(examples: Examples, width: Width, query: Keys) -> list[list[int]]:
+    """The examples nearest to each query: first by equal categories, then by distance."""
     number, code = examples.keys.number / width.bandwidth, examples.keys.code
     extent = (
         1
@@ -68,5 +71,6 @@ def nearest(examples: Examples, width: Width, query: Keys) -> npt.NDArray[np.int
         names = np.arange(count)
         columns.append(far * (code[:, column, None] == names))
         asked.append(far * (query.code[:, column, None] == names))
-    _, place = KDTree(np.hstack(columns)).query(np.hstack(asked))
-    return np.asarray(place, dtype=np.intp)
+    tree, place = KDTree(np.hstack(columns)), np.hstack(asked)
+    distance, _ = tree.query(place)
+    return list(tree.query_ball_point(place, distance * (1 + 1e-12)))  # several, where they tie
