@@ -35,6 +35,7 @@ class Line:
     def __init__(self, key: Array, value: Array, weight: Array | None = None) -> None:
         # Sums of what differs from the mean keep the digits that sums with an offset would lose.
         self.mean = value.mean(axis=0)
+        self.low, self.high = value.min(axis=0), value.max(axis=0)
         self.key, self.value = key, value - self.mean
         self.weight = np.ones(key.size) if weight is None else weight
         if (key[1:] >= key[:-1]).all():  # who sorted before need not wait again
@@ -62,6 +63,8 @@ class Line:
         run = self._kernel(query, order, kernel, bandwidth, others, answer, log_total)
         _share_out(query.size, _LEAST, run)
         answer += self.mean
+        # A mean of values lies among them, and rounding must not say otherwise.
+        np.clip(answer, self.low, self.high, out=answer)
         answer[log_total == -np.inf] = 0.0
         return Said(answer, log_total)
 
