@@ -58,7 +58,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             if np.all(weight == 1):
                 weight = None
         if keys.number.shape[1] == 1:  # sorted once, so that no question has to sort again
-            order = np.argsort(keys.number[:, 0], kind="stable")
+            order = np.argsort(keys.number[:, 0])
             keys, target, self.rows_ = keys.take(order), target[order], self.rows_[order]
             weight = None if weight is None else weight[order]
         counts = tuple(len(known) for known in self.columns_.categories)
