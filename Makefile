@@ -48,6 +48,7 @@ bench: .venv/installed-all
 	$(BIN)/qkv bench core
 	$(BIN)/qkv bench fused
 	$(BIN)/qkv bench layers
+	$(BIN)/qkv bench regress
 	$(BIN)/qkv bench table
 
 clean:

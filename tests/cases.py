@@ -24,6 +24,7 @@ class Case:
     name: str
     make: Callable[[], Any]
     log_score: Callable[[Any], oracle.Score]
+    query_dim: int = D
     key_dim: int = D
     #: Distances between queries and keys are kept below about one, where kernels are not 0.
     near: bool = False
@@ -62,13 +63,15 @@ def _city_block(query: Tensor, key: Tensor) -> Tensor:
     return -(query.unsqueeze(-2) - key.unsqueeze(-3)).abs().sum(-1)
 
 
-def _kernel(name: str, bandwidth: Any = 0.9, learnable: bool = False) -> Case:
+def _kernel(name: str, bandwidth: Any = 0.9, learnable: bool = False, dim: int = D) -> Case:
     maker = getattr(qkv, name.capitalize())
     label = name if isinstance(bandwidth, float) else f"{name}-per-dimension"
     return Case(
         f"{label}-learned" if learnable else label,
         lambda: maker(bandwidth=bandwidth, learnable=learnable),
         lambda s: oracle.kernel(name, _positive(s.bandwidth)),
+        query_dim=dim,
+        key_dim=dim,
         near=True,
         learned=learnable,
     )
@@ -120,12 +123,29 @@ SIMILARITIES = [
     _kernel("triangular"),
     _kernel("epanechnikov"),
     _kernel("epanechnikov", [0.7, 0.8, 0.9], learnable=True),
+    _kernel("biweight"),
+    _kernel("tricube"),
     Case("equal", qkv.Equal, lambda s: oracle.equal),
     Case(
         "callable",
         lambda: _city_block,
         lambda s: lambda q, k: -sum(abs(a - b) for a, b in zip(q, k, strict=True)),
     ),
+]
+
+
+#: Kernels of one-dimensional keys, for operators that serve no others.
+LINES = [
+    _kernel(name, dim=1)
+    for name in (
+        "gaussian",
+        "laplacian",
+        "boxcar",
+        "triangular",
+        "epanechnikov",
+        "biweight",
+        "tricube",
+    )
 ]
 
 
@@ -228,7 +248,7 @@ def inputs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(7)
     scale = 0.4 if case.near else 1.0
-    query = scale * torch.randn(batch, n, D, generator=generator, dtype=torch.float64)
+    query = scale * torch.randn(batch, n, case.query_dim, generator=generator, dtype=torch.float64)
     key = scale * torch.randn(batch, m, case.key_dim, generator=generator, dtype=torch.float64)
     value = torch.randn(batch, m, D_V, generator=generator, dtype=torch.float64)
     if case.name == "equal" and n and m:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from cases import MASKS, SIMILARITIES, Case, MaskCase
+from cases import LINES, MASKS, SIMILARITIES, Case, MaskCase
 
 DOT_PRODUCTS = {"dot", "scaled_dot", "cosine", "bilinear"}
 DISTANCES = {"euclidean", "gaussian", "gaussian-per-dimension", "gaussian-learned"}
@@ -40,13 +40,18 @@ SERVES: dict[str, Callable[[Case, MaskCase], bool]] = {
     "banded": _banded,
     "fused": _fused,
     "topk": lambda case, mask: mask.top is not None,
+    "sorted": lambda case, mask: case in LINES and mask.name == "none",
 }
+
+
+def cases(operator: str) -> list[Case]:
+    return LINES if operator == "sorted" else SIMILARITIES
 
 
 def combinations(masks: list[MaskCase] = MASKS) -> Iterator[object]:
     """Every operator × similarity × mask that it serves, as pytest parameters."""
     for operator, serves in SERVES.items():
-        for case in SIMILARITIES:
+        for case in cases(operator):
             for mask in masks:
                 if serves(case, mask):
                     name = f"{operator}-{case.name}-{mask.name}"
@@ -59,7 +64,7 @@ every_similarity = pytest.mark.parametrize(
     [
         pytest.param(operator, case, id=f"{operator}-{case.name}")
         for operator, serves in SERVES.items()
-        for case in SIMILARITIES
+        for case in cases(operator)
         if serves(case, MASKS[0])
     ],
 )

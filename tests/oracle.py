@@ -105,7 +105,13 @@ def kernel(name: str, unit: float | Vector = 1.0) -> Score:
             return -0.5 * u * u
         if name == "laplacian":
             return -u
-        height = {"boxcar": float(u <= 1), "triangular": 1 - u, "epanechnikov": 1 - u * u}[name]
+        height = {
+            "boxcar": float(u <= 1),
+            "triangular": 1 - u,
+            "epanechnikov": 1 - u * u,
+            "biweight": max(0, 1 - u * u) ** 2,
+            "tricube": max(0, 1 - u**3) ** 3,
+        }[name]
         return math.log(height) if height > 0 else -math.inf
 
     return log_kernel

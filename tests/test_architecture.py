@@ -30,6 +30,7 @@ ORDER = [
     "plan",
     "pooling",
     "summary",
+    "regression",
     "nn",
     "integrations",
     "recording",
@@ -86,8 +87,8 @@ def test_importing_qkv_loads_no_optional_package() -> None:
     loaded = _modules_after("import qkv; qkv.attend")
     assert "torch" in loaded
     assert not loaded & {
-        "dask", "matplotlib", "numba", "pyarrow", "rich", "safetensors", "sklearn", "starlette",
-        "transformers", "typer",
+        "dask", "matplotlib", "numba", "pyarrow", "rich", "safetensors", "scipy", "sklearn",
+        "starlette", "transformers", "typer",
     }  # fmt: skip
 
 

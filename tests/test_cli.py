@@ -22,7 +22,7 @@ def qkv(*words: str) -> subprocess.CompletedProcess[str]:
 def test_help_reads_well() -> None:
     result = qkv("--help")
     assert result.returncode == 0
-    for word in ("query", "sentence", "gallery", "explain", "warmup", "bench"):
+    for word in ("query", "regress", "sentence", "gallery", "explain", "warmup", "bench"):
         assert word in result.stdout
 
 
@@ -53,11 +53,11 @@ def test_explain() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["gallery", "nope"], "qkv: an example must be one of hard_lookup, gpa, tokens, dog"),
+        (["gallery", "nope"], "qkv: an example must be one of hard_lookup, gpa, regression"),
         (["explain", "--similarity", "gausian"], "did you mean 'gaussian'?"),
         (
             ["bench", "nope"],
-            "qkv: a benchmark must be one of core, fused, layers, table; got 'nope'",
+            "qkv: a benchmark must be one of core, fused, regress, table, layers; got 'nope'",
         ),
         (["explain", "--queries", "0"], "Invalid value for '--queries'"),
         (["fly"], "No such command 'fly'"),

@@ -73,6 +73,7 @@ def test_prints_like_a_database() -> None:
         "   memory  83.9 MB beside the arguments and the answer (all scores at once: 4.4 GB)\n"
         "   passed over\n"
         "     topk    the mask is not the best k keys of each query\n"
+        "     sorted  FromCallable is no kernel that sorted keys know\n"
         "     banded  all queries may see the same keys\n"
         "     sdpa    FromCallable is not a dot product\n"
         "     fused   FromCallable has no fused kernel\n"

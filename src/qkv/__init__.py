@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from qkv.pooling import explain as explain
     from qkv.pooling import weights as weights
     from qkv.recording import record as record
+    from qkv.regression import NadarayaWatsonClassifier as NadarayaWatsonClassifier
+    from qkv.regression import NadarayaWatsonRegressor as NadarayaWatsonRegressor
     from qkv.similarity import Additive as Additive
     from qkv.similarity import Bilinear as Bilinear
+    from qkv.similarity import Biweight as Biweight
     from qkv.similarity import Boxcar as Boxcar
     from qkv.similarity import Cosine as Cosine
     from qkv.similarity import Dot as Dot
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from qkv.similarity import ScaledDot as ScaledDot
     from qkv.similarity import Similarity as Similarity
     from qkv.similarity import Triangular as Triangular
+    from qkv.similarity import Tricube as Tricube
     from qkv.table import Answer as Answer
     from qkv.table import Database as Database
     from qkv.viewer import View as View
@@ -45,9 +49,11 @@ _HOMES = {
     "qkv.plan": ["Plan"],
     "qkv.pooling": ["attend", "attend_partial", "explain", "weights"],
     "qkv.recording": ["record"],
+    "qkv.regression": ["NadarayaWatsonClassifier", "NadarayaWatsonRegressor"],
     "qkv.similarity": [
         "Additive",
         "Bilinear",
+        "Biweight",
         "Boxcar",
         "Cosine",
         "Dot",
@@ -60,6 +66,7 @@ _HOMES = {
         "ScaledDot",
         "Similarity",
         "Triangular",
+        "Tricube",
     ],
     "qkv.viewer": ["View", "view"],
     "qkv.table": ["Answer", "Database"],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qkv.memory import TILE_BYTES, readable
-from qkv.operators import banded, dense, fused, sdpa, streamed, topk
+from qkv.operators import banded, dense, fused, sdpa, sorted, streamed, topk
 from qkv.operators.base import Offer, Result
 from qkv.problem import Problem
 from qkv.similarity import Euclidean, Kernel
@@ -14,6 +14,7 @@ from qkv.similarity import Euclidean, Kernel
 #: Every operator, the most preferred first.
 OPERATORS: dict[str, Callable[[Problem], Offer | str]] = {
     "topk": topk.offer,
+    "sorted": sorted.offer,
     "banded": banded.offer,
     "sdpa": sdpa.offer,
     "fused": fused.offer,
@@ -37,6 +38,12 @@ CROSSOVERS: dict[str, list[tuple[Callable[[Problem], bool], str]]] = {
         (
             lambda problem: problem.n * problem.m >= 2**14,
             "for fewer than 16,384 pairs ranking all scores at once is quicker",
+        )
+    ],
+    "sorted": [
+        (
+            lambda problem: problem.n * problem.m >= 2**16,
+            "for fewer than 65,536 pairs sorting is not worth it",
         )
     ],
     "banded": [

@@ -6,10 +6,10 @@ import sys
 
 from rich.console import Console
 
-from qkv.cli import bench, explain, gallery, query, sentence, warmup
+from qkv.cli import bench, explain, gallery, query, regress, sentence, warmup
 from qkv.cli.app import app
 
-__all__ = ["app", "bench", "explain", "gallery", "main", "query", "sentence", "warmup"]
+__all__ = ["app", "bench", "explain", "gallery", "main", "query", "regress", "sentence", "warmup"]
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from qkv.cli.app import app
 @app.command()
 def bench(
     suite: Annotated[
-        str, typer.Argument(help="What to measure: core, fused, layers or table.")
+        str, typer.Argument(help="What to measure: core, fused, regress, table or layers.")
     ] = "core",
     json: Annotated[
         Path | None, typer.Option(help="Write the figures to this file as JSON, too.")

@@ -14,6 +14,7 @@ from qkv.plan import Plan
 EXAMPLES = [
     "hard_lookup",
     "gpa",
+    "regression",
     "tokens",
     "dog",
     "step_by_step",

@@ -18,13 +18,16 @@ from qkv.similarity.dot import Dot as Dot
 from qkv.similarity.dot import ScaledDot as ScaledDot
 from qkv.similarity.equal import Equal as Equal
 from qkv.similarity.gated import Gated as Gated
+from qkv.similarity.kernel import Biweight as Biweight
 from qkv.similarity.kernel import Boxcar as Boxcar
+from qkv.similarity.kernel import CompactKernel as CompactKernel
 from qkv.similarity.kernel import Epanechnikov as Epanechnikov
 from qkv.similarity.kernel import Euclidean as Euclidean
 from qkv.similarity.kernel import Gaussian as Gaussian
 from qkv.similarity.kernel import Kernel as Kernel
 from qkv.similarity.kernel import Laplacian as Laplacian
 from qkv.similarity.kernel import Triangular as Triangular
+from qkv.similarity.kernel import Tricube as Tricube
 
 SimilarityLike: TypeAlias = Similarity | str | Callable[[Tensor, Tensor], Tensor] | None
 
@@ -39,6 +42,8 @@ NAMED: dict[str, Similarity] = {
     "boxcar": Boxcar(),
     "triangular": Triangular(),
     "epanechnikov": Epanechnikov(),
+    "biweight": Biweight(),
+    "tricube": Tricube(),
     "equal": Equal(),
 }
 

@@ -45,6 +45,13 @@ class FusedForm(NamedTuple):
     parameter: Tensor  # (...,): what the kind needs beside the tokens
 
 
+class SortedForm(NamedTuple):
+    """A kernel of one-dimensional keys as sums over sorted keys take it."""
+
+    kernel: str
+    bandwidth: float
+
+
 class Similarity(nn.Module):
     """Scores of queries against keys; subclasses write :meth:`score` and little else.
 
@@ -92,11 +99,16 @@ class Similarity(nn.Module):
         """This similarity as a fused kernel takes it, or one clause saying why there is none."""
         return f"{type(self).__name__} has no fused kernel"
 
+    def as_sorted(self, key: Tensor) -> SortedForm | str:
+        """This similarity as a kernel over sorted keys, or one clause saying why it is none."""
+        return f"{type(self).__name__} is no kernel that sorted keys know"
+
     def __init_subclass__(cls, **options: object) -> None:
         """A subclass with a formula of its own does not inherit the shortcuts of another."""
         super().__init_subclass__(**options)
-        if cls.__dict__.keys() & {"prepare", "score", "log_score", "profile", "forward"}:
-            for shortcut in ("as_dot", "as_fused"):
+        formulas = {"prepare", "score", "log_score", "profile", "log_profile", "forward"}
+        if cls.__dict__.keys() & formulas:
+            for shortcut in ("as_dot", "as_fused", "as_sorted"):
                 if shortcut not in cls.__dict__:
                     setattr(cls, shortcut, getattr(Similarity, shortcut))
 

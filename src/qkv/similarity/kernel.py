@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.looking import may_look
-from qkv.similarity.base import DotForm, FusedForm, Similarity, widen
+from qkv.similarity.base import DotForm, FusedForm, Similarity, SortedForm, log_or_never, widen
 from qkv.similarity.positive import Positive
 
 #: A squared distance written as a dot product loses eps · (spread / bandwidth)² of each score.
@@ -33,6 +33,9 @@ class Euclidean(Similarity):
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         return _distance_as_fused("euclidean", widen(query), widen(key))
+
+    def as_sorted(self, key: Tensor) -> SortedForm:
+        return SortedForm("gaussian", 0.5**0.5)
 
     def pair_width(self, dim: int) -> int:
         return dim
@@ -63,6 +66,19 @@ class Kernel(Similarity):
         """The kernel as a function of u²."""
         raise TypeError(f"{type(self).__name__} must define profile(squared)")
 
+    def log_profile(self, squared: Tensor) -> Tensor:
+        """The logarithm of the kernel as a function of u²; -inf where it is 0."""
+        return log_or_never(self.profile(squared))
+
+    def over_sorted(self, kernel: str, key: Tensor) -> SortedForm | str:
+        """This kernel, known to sorted keys by name; the bandwidth is a number that is read."""
+        bandwidth = self.bandwidth(key)
+        if isinstance(bandwidth, float):
+            return SortedForm(kernel, bandwidth)
+        if not may_look(bandwidth):
+            return "a bandwidth that cannot be looked at cannot be divided by"
+        return SortedForm(kernel, float(bandwidth.detach().flatten()[0]))
+
     def pair_width(self, dim: int) -> int:
         return dim
 
@@ -76,9 +92,12 @@ class Gaussian(Kernel):
     def profile(self, squared: Tensor) -> Tensor:
         return torch.exp(-0.5 * squared)
 
-    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
+    def log_profile(self, squared: Tensor) -> Tensor:
         # Not log(exp(...)): far from all keys every exp underflows, and its log with it.
-        return -0.5 * squared_distance(query, key, self.bandwidth(key))
+        return -0.5 * squared
+
+    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.log_profile(squared_distance(query, key, self.bandwidth(key)))
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm | str:
         query, key = widen(query), widen(key)
@@ -87,6 +106,9 @@ class Gaussian(Kernel):
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         return _distance_as_fused("gaussian", widen(query), widen(key), self.bandwidth(key))
 
+    def as_sorted(self, key: Tensor) -> SortedForm | str:
+        return self.over_sorted("gaussian", key)
+
 
 class Laplacian(Kernel):
     """K(u) = exp(−u)."""
@@ -94,11 +116,17 @@ class Laplacian(Kernel):
     def profile(self, squared: Tensor) -> Tensor:
         return torch.exp(-_root(squared))
 
+    def log_profile(self, squared: Tensor) -> Tensor:
+        return -_root(squared)
+
     def log_score(self, query: Tensor, key: Tensor) -> Tensor:
-        return -_root(squared_distance(query, key, self.bandwidth(key)))
+        return self.log_profile(squared_distance(query, key, self.bandwidth(key)))
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         return _distance_as_fused("laplacian", widen(query), widen(key), self.bandwidth(key))
+
+    def as_sorted(self, key: Tensor) -> SortedForm | str:
+        return self.over_sorted("laplacian", key)
 
 
 class CompactKernel(Kernel):
@@ -117,6 +145,9 @@ class Boxcar(CompactKernel):
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         return _distance_as_fused("boxcar", widen(query), widen(key), self.bandwidth(key))
 
+    def as_sorted(self, key: Tensor) -> SortedForm | str:
+        return self.over_sorted("boxcar", key)
+
 
 class Triangular(CompactKernel):
     """K(u) = max(0, 1 − u); the third formula of Eq. 5, where it is called Epanechnikov."""
@@ -127,6 +158,9 @@ class Triangular(CompactKernel):
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         return _distance_as_fused("triangular", widen(query), widen(key), self.bandwidth(key))
 
+    def as_sorted(self, key: Tensor) -> SortedForm | str:
+        return self.over_sorted("triangular", key)
+
 
 class Epanechnikov(CompactKernel):
     """K(u) = max(0, 1 − u²), Epanechnikov's own kernel."""
@@ -136,6 +170,29 @@ class Epanechnikov(CompactKernel):
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         return _distance_as_fused("epanechnikov", widen(query), widen(key), self.bandwidth(key))
+
+    def as_sorted(self, key: Tensor) -> SortedForm | str:
+        return self.over_sorted("epanechnikov", key)
+
+
+class Biweight(CompactKernel):
+    """K(u) = max(0, 1 − u²)²."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return (1 - squared).clamp(min=0).square()
+
+    def as_sorted(self, key: Tensor) -> SortedForm | str:
+        return self.over_sorted("biweight", key)
+
+
+class Tricube(CompactKernel):
+    """K(u) = max(0, 1 − u³)³."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return (1 - squared * _root(squared)).clamp(min=0) ** 3
+
+    def as_sorted(self, key: Tensor) -> SortedForm | str:
+        return self.over_sorted("tricube", key)
 
 
 def squared_distance(query: Tensor, key: Tensor, unit: float | Tensor = 1.0) -> Tensor:

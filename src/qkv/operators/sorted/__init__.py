@@ -1,0 +1,3 @@
+"""Kernels over one-dimensional keys in near-linear time: sort, then sum by cells."""
+
+from qkv.operators.sorted.offer import offer as offer

@@ -1,0 +1,238 @@
+"""Kernels that are polynomials within one bandwidth and 0 beyond, over sorted keys.
+
+Between two keys of one cell, Σ w t^j v is a difference of two prefix sums; with s = (x − c)/h and
+t = (k − c)/h from the cell's centre c, a kernel of u = |s − t| is a polynomial in t. Prefix sums
+start anew in each cell, one bandwidth wide, so keys may lie anywhere: sums over all keys would
+lose all digits to an offset such as that of timestamps.
+
+A difference may still cancel, where most of a cell lies outside of the window or the kernel is
+almost 0 on all of it. Such windows, short ones, and those that touch a cell with a wild value are
+summed key by key.
+
+A file of kernels calls no function of another file: Numba would not see that one change.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+
+from qkv.operators.fused.cache import kernel_cache
+
+FEW = 12  # keys of a window that are summed directly
+ACCURACY = 1e-12  # what cancellation may cost, relative to the total weight
+WILD = 1e4  # a value so many times the mean of its cell spoils the differences of others
+
+#: Kernels as polynomials in u: the coefficients of u⁰, u¹, …
+POLYNOMIALS: dict[str, tuple[float, ...]] = {
+    "boxcar": (1,),
+    "triangular": (1, -1),
+    "epanechnikov": (1, 0, -1),
+    "biweight": (1, 0, -2, 0, 1),
+    "tricube": (1, 0, 0, -3, 0, 0, 3, 0, 0, -1),
+}
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+
+def expansion(name: str) -> tuple[Any, float]:
+    """aⱼ·C(j, i) as a matrix (i, j), and the largest share of a cell that a window may cancel."""
+    polynomial = POLYNOMIALS[name]
+    size = len(polynomial)
+    matrix = np.zeros((size, size))
+    for j, a in enumerate(polynomial):
+        for i in range(j + 1):
+            matrix[i, j] = a * math.comb(j, i)
+    # |s| + |t| ≤ 2 wherever a window touches a cell.
+    magnitude = sum(abs(a) * 2.0**j for j, a in enumerate(polynomial))
+    return matrix, min(0.5, magnitude * np.finfo(float).eps / ACCURACY)
+
+
+def _prepare(keys: Any, values: Any, h: float, size: int) -> Any:
+    """The cells: where each begins, that of each key; and room for what `fill` finds of them."""
+    n, columns = values.shape
+    first = np.empty(n + 1, np.int64)
+    cell_of = np.empty(n, np.int64)
+    count, previous = 0, -1.0
+    for i in range(n):
+        place = np.floor((keys[i] - keys[0]) / h)
+        if i == 0 or place != previous:
+            first[count] = i
+            count += 1
+            previous = place
+        cell_of[i] = count - 1
+    first[count] = n
+    first = first[: count + 1].copy()
+    moments = np.empty((n, 1 + columns, size))
+    return first, cell_of, np.empty(count), np.empty(count, np.bool_), moments
+
+
+def _fill(
+    keys: Any, weights: Any, values: Any, h: float, prepared: Any, begin: int, end: int
+) -> None:
+    """Centres, wildness and prefix moments of the cells from `begin` to `end`."""
+    first, _, centres, wild, moments = prepared
+    columns, size = values.shape[1], moments.shape[2]
+    running = np.empty((1 + columns, size))
+    largest, mean = np.empty(1 + columns), np.empty(1 + columns)
+    for cell in range(begin, end):
+        start, stop = first[cell], first[cell + 1]
+        centres[cell] = keys[start] + 0.5 * (keys[stop - 1] - keys[start])
+        running[:], largest[:], mean[:], wild[cell] = 0.0, 0.0, 0.0, False
+        for i in range(start, stop):
+            t = (keys[i] - centres[cell]) / h
+            for c in range(1 + columns):
+                term = weights[i] * (values[i, c - 1] if c > 0 else 1.0)
+                largest[c] = max(largest[c], abs(term))
+                mean[c] += abs(term)
+                for j in range(size):
+                    running[c, j] += term
+                    moments[i, c, j] = running[c, j]
+                    term *= t
+        for c in range(1 + columns):
+            if largest[c] * (stop - start) > WILD * mean[c]:
+                wild[cell] = True
+
+
+@numba.njit(**_OPTIONS)
+def _direct(
+    x: float,
+    lo: int,
+    hi: int,
+    own: int,
+    rest: float,
+    keys: Any,
+    weights: Any,
+    values: Any,
+    h: float,
+    matrix: Any,
+    sums: Any,
+) -> None:
+    """The sums over the keys lo to hi, one by one, key `own` with the weight `rest`."""
+    degree = matrix.shape[0] - 1
+    sums[:] = 0.0
+    for i in range(lo, hi):
+        u = abs(x - keys[i]) / h
+        kernel = matrix[0, degree]
+        for j in range(degree - 1, -1, -1):
+            kernel = kernel * u + matrix[0, j]
+        weight = (rest if i == own else weights[i]) * max(kernel, 0.0)
+        sums[0] += weight
+        for c in range(values.shape[1]):
+            sums[1 + c] += weight * values[i, c]
+
+
+@numba.njit(**_OPTIONS)
+def _by_cells(
+    x: float,
+    lo: int,
+    hi: int,
+    sign: float,
+    h: float,
+    matrix: Any,
+    prepared: Any,
+    coefficients: Any,
+    sums: Any,
+) -> Any:
+    """Add the sums over the keys lo to hi, on which u = sign·(x − k)/h.
+
+    Gives the weight of the cells touched, or inf where one is wild.
+    """
+    first, cell_of, centres, wild, moments = prepared
+    size = matrix.shape[0]
+    touched = 0.0
+    for cell in range(cell_of[lo], cell_of[hi - 1] + 1):
+        start, stop = max(lo, first[cell]), min(hi, first[cell + 1])
+        touched += np.inf if wild[cell] else moments[first[cell + 1] - 1, 0, 0]
+        s = sign * (x - centres[cell]) / h
+        flip = 1.0
+        for i in range(size):
+            value = matrix[i, size - 1]
+            for j in range(size - 2, i - 1, -1):
+                value = value * s + matrix[i, j]
+            coefficients[i] = value * flip
+            flip *= -sign
+        for c in range(sums.size):
+            total = 0.0
+            for i in range(size):
+                moment = moments[stop - 1, c, i]
+                if start > first[cell]:
+                    moment -= moments[start - 1, c, i]
+                total += coefficients[i] * moment
+            sums[c] += total
+    return touched
+
+
+def _pool(
+    queries: Any,
+    order: Any,
+    start: int,
+    stop: int,
+    keys: Any,
+    weights: Any,
+    values: Any,
+    h: float,
+    guard: float,
+    others: bool,
+    matrix: Any,
+    even: bool,
+    prepared: Any,
+    answer: Any,
+    log_total: Any,
+) -> None:
+    """Answers to sorted queries from `start` to `stop`; with `others`, i leaves a copy of i out."""
+    n, columns = values.shape
+    sums, coefficients = np.empty(1 + columns), np.empty(matrix.shape[0])
+    # Nothing left of the first window can be in a later one.
+    lo = max(0, np.searchsorted(keys, queries[start] - 1.001 * h) - 1)
+    while lo > 0 and (queries[start] - keys[lo]) / h <= 1.0:
+        lo -= 1
+    hi, middle = lo, lo
+    for i in range(start, stop):
+        x = queries[i]
+        taken = min(weights[i], 1.0) if others else 0.0
+        while lo < n and (x - keys[lo]) / h > 1.0:
+            lo += 1
+        hi = max(hi, lo)
+        while hi < n and (keys[hi] - x) / h <= 1.0:
+            hi += 1
+        middle = max(middle, lo)
+        while middle < hi and keys[middle] <= x:
+            middle += 1
+        direct = hi - lo <= FEW
+        if not direct:
+            sums[:] = 0.0
+            if even:
+                touched = _by_cells(x, lo, hi, 1.0, h, matrix, prepared, coefficients, sums)
+            else:
+                touched = 0.0
+                if middle > lo:
+                    touched = _by_cells(x, lo, middle, 1.0, h, matrix, prepared, coefficients, sums)
+                if hi > middle:
+                    touched += _by_cells(
+                        x, middle, hi, -1.0, h, matrix, prepared, coefficients, sums
+                    )
+            if others:
+                sums[0] -= taken
+                for c in range(columns):
+                    sums[1 + c] -= taken * values[i, c]
+            direct = not sums[0] > guard * touched
+        if direct:
+            own, rest = (i, weights[i] - taken) if others else (-1, 1.0)
+            _direct(x, lo, hi, own, rest, keys, weights, values, h, matrix, sums)
+        if sums[0] > 0.0:
+            log_total[order[i]] = math.log(sums[0])
+            for c in range(columns):
+                answer[order[i], c] = sums[1 + c] / sums[0]
+        else:
+            log_total[order[i]] = -np.inf
+            answer[order[i]] = 0.0
+
+
+with kernel_cache():
+    prepare = numba.njit(cache=True, **_OPTIONS)(_prepare)
+    fill = numba.njit(cache=True, **_OPTIONS)(_fill)
+    pool = numba.njit(cache=True, **_OPTIONS)(_pool)

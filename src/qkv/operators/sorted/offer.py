@@ -1,0 +1,71 @@
+"""What is served over sorted keys, and how a problem gets there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from qkv.looking import may_look
+from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.sorted.line import Array, Line
+from qkv.problem import Problem
+from qkv.similarity.base import SortedForm
+
+
+def offer(problem: Problem) -> Offer | str:
+    """Serve kernels of one-dimensional keys, on the way forward."""
+    form = problem.similarity.as_sorted(problem.key)
+    if isinstance(form, str):
+        return form
+    if problem.key.shape[-1] != 1:
+        return f"keys of {problem.key.shape[-1]} dimensions have no order"
+    if problem.query.device.type != "cpu":
+        return "the kernels are compiled for CPUs"
+    if problem.mask is not None or problem.dropout is not None:
+        return "sums over runs of sorted keys know no mask and no dropout"
+    if problem.needs_grad:
+        return "the way back from sorted keys has no kernel"
+    if problem.pairs * problem.value.shape[-1] == 0:
+        return "there is nothing to compare"
+    tokens = (problem.query, problem.key, problem.value)
+    if not may_look(*tokens):
+        return "keys that cannot be looked at cannot be sorted"
+    if not all(np.isfinite(tensor.detach().double().numpy()).all() for tensor in tokens):
+        return "what is not finite would spoil the sums of its neighbours"
+    return Offer(run=lambda: answer(problem, form), cost=lambda: _cost(problem))
+
+
+def _cost(problem: Problem) -> Cost:
+    tokens = math.prod(problem.batch) * (problem.n + problem.m)
+    columns = 1 + problem.value.shape[-1]
+    flops = int(tokens * (math.log2(tokens + 1) + 40 * columns))
+    size = 8 * (problem.n + problem.m) * (4 + 10 * columns)
+    reason = "one-dimensional keys are sorted, and summed by cells in near-linear time"
+    return Cost(flops, size, reason)
+
+
+def answer(problem: Problem, form: SortedForm) -> Result:
+    """Sort the keys of each batch entry and pool; float64 inside, whatever the type."""
+    batch, d_v = problem.batch, problem.value.shape[-1]
+
+    def entries(tensor: torch.Tensor) -> Array:
+        whole = tensor.detach().expand(*batch, *tensor.shape[-2:]).reshape(-1, *tensor.shape[-2:])
+        return np.asarray(whole.double().numpy())
+
+    said = [
+        Line(np.ascontiguousarray(key[:, 0]), value).pool(
+            np.ascontiguousarray(query[:, 0]), form.kernel, form.bandwidth
+        )
+        for query, key, value in zip(
+            entries(problem.query), entries(problem.key), entries(problem.value), strict=True
+        )
+    ]
+    found = torch.from_numpy(np.stack([entry.answer for entry in said]))
+    log_total = torch.from_numpy(np.stack([entry.log_total for entry in said]))
+    wide = torch.promote_types(problem.query.dtype, torch.float32)
+    return (
+        found.reshape(*batch, problem.n, d_v).to(problem.value.dtype),
+        log_total.reshape(*batch, problem.n).to(wide),
+    )

@@ -1,0 +1,76 @@
+"""What to answer where no example is in sight."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial import KDTree
+
+from qkv.regression.examples import Array, Examples, Keys, Width
+
+POLICIES = ("nan", "nearest", "prior", "raise")
+
+
+class NothingNear(UserWarning):
+    """Some queries have no example in sight."""
+
+
+def check(policy: object) -> None:
+    if policy not in POLICIES:
+        raise ValueError(f"empty must be one of {', '.join(POLICIES)}; got {policy!r}")
+
+
+def fill(
+    policy: str,
+    answer: Array,
+    empty: npt.NDArray[np.bool_],
+    examples: Examples,
+    width: Width,
+    query: Keys,
+    values: Array,
+    prior: Array,
+) -> Array:
+    """The answers (n, …), those of empty rows replaced.
+
+    `values` (m, …) is what each example says alone, `prior` (…) what all say together.
+    """
+    count = int(empty.sum())
+    if count == 0:
+        return answer
+    seen = f"{count} of {len(answer)} queries have no example in sight"
+    if policy == "raise":
+        raise ValueError(f"{seen}; a wider bandwidth or empty='nearest' would answer them")
+    answer = answer.copy()
+    if policy == "nan":
+        warnings.warn(f"{seen}; their answers are NaN (see empty=)", NothingNear, stacklevel=4)
+        answer[empty] = np.nan
+    elif policy == "prior":
+        answer[empty] = prior
+    else:
+        for place, near in zip(
+            np.flatnonzero(empty), nearest(examples, width, query.take(empty)), strict=True
+        ):
+            answer[place] = np.average(values[near], axis=0, weights=examples.copies[near])
+    return answer
+
+
+def nearest(examples: Examples, width: Width, query: Keys) -> list[list[int]]:
+    """The examples nearest to each query: first by equal categories, then by distance."""
+    number, code = examples.keys.number / width.bandwidth, examples.keys.code
+    extent = (
+        1
+        + 2 * np.abs(number).max(initial=0)
+        + 2 * np.abs(query.number / width.bandwidth).max(initial=0)
+    )
+    # A category that differs costs more than any distance.
+    far = extent * max(1, number.shape[1])
+    columns, asked = [number], [query.number / width.bandwidth]
+    for column, count in enumerate(examples.categories):
+        names = np.arange(count)
+        columns.append(far * (code[:, column, None] == names))
+        asked.append(far * (query.code[:, column, None] == names))
+    tree, place = KDTree(np.hstack(columns)), np.hstack(asked)
+    distance, _ = tree.query(place)
+    return list(tree.query_ball_point(place, distance * (1 + 1e-12)))  # several, where they tie

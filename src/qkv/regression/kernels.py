@@ -1,0 +1,52 @@
+"""Kernels by name or by similarity, at any bandwidth."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+
+from qkv.regression.examples import Array
+from qkv.similarity import NAMED, Kernel
+from qkv.similarity.positive import Positive
+
+NAMES = [name for name, similarity in NAMED.items() if isinstance(similarity, Kernel)]
+
+
+def as_kernel(kernel: Any) -> Kernel:
+    """The kernel that `kernel` stands for: a name, or a similarity whose shape is taken."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, str) and kernel in NAMES:
+        named = NAMED[kernel]
+        assert isinstance(named, Kernel)
+        return named
+    raise ValueError(f"kernel must be one of {', '.join(NAMES)} or a qkv.Kernel; got {kernel!r}")
+
+
+def at(kernel: Kernel, bandwidth: Array) -> Kernel:
+    """The same kernel at another bandwidth, one number for each dimension."""
+    if bandwidth.size == 0:  # nothing to measure a distance by
+        return kernel
+    made = copy.copy(kernel)
+    made._modules = {**kernel._modules, "bandwidth": Positive("bandwidth", bandwidth.tolist())}
+    return made
+
+
+def height(kernel: Kernel) -> float:
+    """K(0), the weight of a key that is met exactly."""
+    with torch.no_grad():
+        return float(kernel.profile(torch.zeros(1, dtype=torch.float64)))
+
+
+def spread(kernel: Kernel) -> float:
+    """The standard deviation of a kernel as a density on the line; that of the Gaussian is 1.
+
+    Kernels whose bandwidths are divided by it look about as wide.
+    """
+    u = torch.linspace(0, 60, 20_001, dtype=torch.float64)
+    with torch.no_grad():
+        density = kernel.profile(u * u).numpy()
+    return float(np.sqrt((density * u.numpy() ** 2).sum() / density.sum()))

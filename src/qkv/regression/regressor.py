@@ -1,0 +1,173 @@
+"""NadarayaWatsonRegressor: the answer to a query is the attention-weighted mean of the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_array, check_consistent_length
+
+from qkv.regression import local, rows, uncertainty
+from qkv.regression.base import NadarayaWatson
+from qkv.regression.criteria import residuals
+from qkv.regression.examples import Array
+from qkv.similarity import Kernel
+
+
+class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[misc]
+    """Kernel regression (Eq. 4) as a scikit-learn estimator.
+
+    g(x) = Σᵢ yᵢ K(x, xᵢ) / Σⱼ K(x, xⱼ): queries are what is asked, keys the training inputs, values
+    the targets.
+
+    >>> import numpy as np, qkv
+    >>> x = np.linspace(0, 4, 101)[:, None]
+    >>> y = 2 * np.sin(x[:, 0]) + x[:, 0]
+    >>> model = qkv.NadarayaWatsonRegressor().fit(x, y)
+    >>> model.predict([[1.0], [2.0]]).round(1)
+    array([2.7, 3.8])
+
+    Args:
+        kernel: "gaussian", "laplacian", "boxcar", "triangular", "epanechnikov", "biweight" or
+            "tricube", or a :class:`qkv.similarity.Kernel`, whose shape is taken and whose own
+            bandwidth is not.
+        bandwidth: a number, or one for each numeric column; "scott" or "silverman", rules of
+            thumb; "loo" (leave-one-out error), "aicc" or "gcv", criteria that are searched for
+            their least; "knn" or ``qkv.regression.Nearest(k)``: each query looks as far as its k
+            nearest examples, k being searched for or given.
+        degree: 0 fits a mean around each query, 1 a line (or plane).
+        empty: what to answer where no example is in sight: "nan" (with a warning), "nearest"
+            (what the nearest example says), "prior" (the mean of all) or "raise". Gaussian and
+            Laplacian kernels see everything; far away they answer as the nearest example does.
+        categorical: columns that are equal or not, by name or place; "auto" takes those that hold
+            no numbers. They are smoothed after Aitchison and Aitken.
+        verbose: show how the search for a bandwidth comes along, if it takes over a second.
+
+    `sample_weight` counts copies of a row: leave-one-out leaves one copy out. Weights of at most 1
+    leave out the row whole.
+
+    After fit, `bandwidth_` (d,) is the bandwidth of each numeric column, `smoothing_` that of each
+    categorical one, and `cv_curve_` what was tried: bandwidths, smoothings and error by column.
+    """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "gaussian",
+        bandwidth: Any = "loo",
+        degree: int = 0,
+        empty: str = "nan",
+        categorical: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.degree = degree
+        self.empty = empty
+        self.categorical = categorical
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Keep the rows of X (n, d) with their targets y (n,) or (n, k); search the bandwidth."""
+        target = _targets(self, y)
+        check_consistent_length(X, target)
+        self._one_output = target.ndim == 1
+        return self._see(X, target.reshape(len(target), -1), sample_weight)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
+        """The answers, (n,) or (n, k).
+
+        With `return_std`, also the standard deviation of an observation about each: attention
+        over squared leave-one-out residuals.
+        """
+        query = self._keys(X)
+        answer = self._shaped(self._answer(query, self.empty))
+        if not return_std:
+            return answer
+        noise = uncertainty.learn(*self._gaze, int(self.degree))
+        return answer, self._shaped(noise.at(*self._gaze, query))
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> Array:  # noqa: N803
+        """Bounds (n, 2) between which a share `level` of new observations falls; or (n, 2, k).
+
+        See :mod:`qkv.regression.uncertainty`. From few examples no bounds can promise much: below
+        2 / (1 − level) of them, the largest residuals stand in.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1; got {level!r}")
+        query = self._keys(X)
+        answer = self._answer(query, self.empty)
+        noise = uncertainty.learn(*self._gaze, int(self.degree))
+        relative = uncertainty.relative_bounds(noise, *self._gaze, level)  # (2, k)
+        unit = noise.at(*self._gaze, query)
+        return self._shaped(answer[:, None] + relative * unit[:, None])
+
+    def predict_quantile(self, X: Any, quantiles: float | Sequence[float]) -> Array:  # noqa: N803
+        """Quantiles of the targets under each query's weights, (n, q), or (n, q, k).
+
+        A quantile is the smallest target up to which the weights sum to it.
+        """
+        wanted = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        if wanted.ndim > 1 or not ((wanted >= 0) & (wanted <= 1)).all():
+            raise ValueError(f"quantiles must lie between 0 and 1; got {quantiles!r}")
+        query = self._keys(X)
+        target = self.examples_.target
+        found, totals = np.empty((len(query), wanted.size, target.shape[1])), np.empty(len(query))
+        for batch, weights, totals[batch] in rows.weights(*self._gaze, query):
+            found[batch] = _quantiles(weights, target, wanted)
+        copies = self.examples_.copies[None]
+        alone = np.repeat(target[:, None], wanted.size, axis=1)
+        prior = _quantiles(copies / copies.sum(), target, wanted)[0]
+        return self._shaped(self._fill(self.empty, found, totals, query, alone, prior))
+
+    def loo_score(self) -> float:
+        """R² of predicting each example from all others, averaged over outputs."""
+        examples = self.examples_
+        others = local.fit_others(*self._gaze, int(self.degree))
+        errors = np.average(residuals(examples, others) ** 2, axis=0, weights=examples.weight)
+        spread = np.average((examples.target - examples.mean) ** 2, axis=0, weights=examples.weight)
+        share = np.divide(errors, spread, where=spread > 0, out=(errors > 0).astype(float))
+        return float(1 - share.mean())
+
+    def _shaped(self, answer: Array) -> Array:
+        return answer[..., 0] if self._one_output else answer
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _targets(estimator: Any, y: Any) -> Array:
+    if y is None:
+        raise ValueError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None"
+        )
+    target = np.asarray(y)
+    if target.dtype.kind in "OUST":
+        try:
+            target = target.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"y must hold numbers for a regressor; got values such as {target.flat[0]!r}. "
+                "NadarayaWatsonClassifier takes names."
+            ) from None
+    checked: Array = check_array(
+        target, ensure_2d=False, dtype=np.float64, input_name="y", estimator=estimator
+    )
+    return checked
+
+
+def _quantiles(weights: Array, target: Array, wanted: Array) -> Array:
+    """Of each column of the targets (m, k) under weights (n, m): (n, q, k)."""
+    found = np.empty((len(weights), wanted.size, target.shape[1]))
+    for column in range(target.shape[1]):
+        order = np.argsort(target[:, column], kind="stable")
+        reached = np.cumsum(weights[:, order], axis=1)
+        # Rounding must not carry a sum that is exactly the quantile to the next target.
+        share = wanted * reached[:, -1:] * (1 - 1e-12)
+        for row in range(len(weights)):
+            places = np.searchsorted(reached[row], share[row])
+            found[row, :, column] = target[order[np.minimum(places, len(order) - 1)], column]
+    return found

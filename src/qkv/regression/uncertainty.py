@@ -1,0 +1,74 @@
+"""How sure an answer is: the noise about it, and intervals that cover what will be observed.
+
+The noise at a query is attention over squared leave-one-out residuals. An interval takes the
+residuals of all examples, each divided by the noise that the others see at its place; their
+quantiles, times the noise at the query, are added to its answer. As each residual is held against
+a fit and a noise that did not know it, new observations fall outside about as often as these do
+(a conformal interval, by jackknife). The quantiles lie one place further out than those of the
+examples, which is what makes it hold for few of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from qkv.operators.sorted.line import Said
+from qkv.regression.criteria import residuals
+from qkv.regression.examples import Array, Examples, Keys, Width
+from qkv.regression.kernels import height
+from qkv.regression.local import fit_others
+from qkv.regression.pool import pool, pool_others
+from qkv.similarity import Kernel
+
+
+class Noise(NamedTuple):
+    """What is needed to say how noisy a place is."""
+
+    residual: Array  # (m, k), leave-one-out
+    overall: Array  # (k,): their mean square
+
+    def at(self, examples: Examples, kernel: Kernel, width: Width, query: Keys) -> Array:
+        """The standard deviation of an observation at each query, (n, k)."""
+        return self._shrunk(pool(examples, kernel, width, query, self.residual**2), kernel)
+
+    def at_others(self, examples: Examples, kernel: Kernel, width: Width) -> Array:
+        """The same at each example, by the residuals of the others, (m, k)."""
+        said, _ = pool_others(examples, kernel, width, self.residual**2)
+        return self._shrunk(said, kernel)
+
+    def _shrunk(self, said: Said, kernel: Kernel) -> Array:
+        # A few neighbours may agree by chance: the overall noise counts as one more of them.
+        with np.errstate(over="ignore"):
+            count = np.minimum(np.exp(said.log_total) / height(kernel), 1e9)[:, None]
+        mean = (count * np.maximum(said.answer, 0) + self.overall) / (count + 1)
+        return np.asarray(np.sqrt(mean))
+
+
+def learn(examples: Examples, kernel: Kernel, width: Width, degree: int) -> Noise:
+    residual = residuals(examples, fit_others(examples, kernel, width, degree))
+    return Noise(residual, np.average(residual**2, axis=0, weights=examples.weight))
+
+
+def relative_bounds(
+    noise: Noise, examples: Examples, kernel: Kernel, width: Width, level: float
+) -> Array:
+    """How many times the noise an interval reaches below and above its answer, (2, k)."""
+    unit = noise.at_others(examples, kernel, width)
+    relative = np.divide(noise.residual, unit, where=unit > 0, out=np.zeros_like(noise.residual))
+    tail = (1 - level) / 2
+    return np.array(
+        [
+            (-_upper(-column, examples.copies, 1 - tail), _upper(column, examples.copies, 1 - tail))
+            for column in relative.T
+        ]
+    ).T
+
+
+def _upper(score: Array, copies: Array, level: float) -> float:
+    """The smallest score that `level` of n + 1 observations do not exceed; at most the largest."""
+    order = np.argsort(score)
+    reached = np.cumsum(copies[order])
+    place = np.searchsorted(reached, level * (reached[-1] + 1) * (1 - 1e-12))
+    return float(score[order][min(place, len(score) - 1)])
