@@ -125,4 +125,5 @@ def test_fused_operators_pass_torchs_own_checks(kind: str, keep: bool) -> None:
 def test_the_private_names_of_torch_that_are_used_are_there() -> None:
     assert sdpa.FLASH is not None
     assert torch._C._are_functorch_transforms_active() is False
+    assert torch._C._len_torch_dispatch_stack() == 0
     assert sdpa.FLASH_BACKWARD is not None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from qkv.looking import may_look
 from qkv.operators.fused import reference, scratch, threads
 from qkv.operators.fused.layout import flat
 from qkv.operators.fused.operands import Operands, kernels
@@ -223,20 +225,23 @@ def _backward_fake(
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.kind, ctx.rate, _ = inputs
     ctx.save_for_backward(*tensors, *output)
+    # No gradient reaches the scores that were kept; zeros in their place would cost as much memory.
+    ctx.set_materialize_grads(False)
 
 
 def _differentiate_forward(
     ctx: Any,
-    grad_answer: Tensor,
-    grad_log_total: Tensor,
-    grad_normal: Tensor,
-    grad_kept: Tensor,
+    grad_answer: Tensor | None,
+    grad_log_total: Tensor | None,
+    grad_normal: Tensor | None,
+    grad_kept: Tensor | None,
 ) -> Any:
     *inputs, answer, log_total, normal, kept = ctx.saved_tensors
     wanted = ctx.needs_input_grad
-    gradients = torch.ops.qkv.fused_backward.default(
-        grad_answer,
-        grad_log_total,
+    run = fused_backward if torch.is_grad_enabled() or not _eager(answer) else _backward
+    gradients = run(
+        torch.zeros_like(answer) if grad_answer is None else grad_answer,
+        torch.zeros_like(log_total) if grad_log_total is None else grad_log_total,
         answer,
         log_total,
         normal,
@@ -254,6 +259,21 @@ torch.library.register_autograd(
     "qkv::fused_forward", _differentiate_forward, setup_context=_save_forward
 )
 fused_forward = torch.ops.qkv.fused_forward.default
+
+
+class _Forward(torch.autograd.Function):
+    """The forward operator for eager calls, which need none of what tracing does for it."""
+
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_save_forward)
+    backward = staticmethod(_differentiate_forward)
+
+
+def _eager(tensor: Tensor) -> bool:
+    """Whether nobody traces, transforms or watches the operators that are called."""
+    # The public surface has no such question; the name is checked by a test.
+    watched = torch._C._len_torch_dispatch_stack() > 0
+    return type(tensor) in (Tensor, nn.Parameter) and may_look(tensor) and not watched
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -322,8 +342,13 @@ def attend(
     added to the logits. `row_key` (batch, n), int32, seeds dropout at `rate`.
     """
     wanted = (query, key, value, parameter, bias)
-    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in wanted)
-    answer, log_total, _, _ = fused_forward(
+    differentiable = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in wanted
+    )
+    run: Callable[..., Any] = fused_forward
+    if _eager(query):
+        run = _Forward.apply if differentiable else _forward
+    answer, log_total, _, _ = run(
         query,
         key,
         value,
@@ -335,7 +360,7 @@ def attend(
         row_key if rate else None,
         kind,
         rate,
-        keep and _worth_keeping(query, key, value),
+        differentiable and _worth_keeping(query, key, value),
     )
     return answer, log_total
 
