@@ -1,0 +1,17 @@
+"""Models by their description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qkv.translate.model import Model
+from qkv.translate.recurrent import Recurrent, Translator
+
+
+def model_of(description: dict[str, Any], source: int, target: int) -> Model[Any, Any]:
+    """The model that :meth:`Model.to_json` described, for vocabularies of these sizes."""
+    options = dict(description)
+    kind = options.pop("kind")
+    if kind == "recurrent":
+        return Translator(Recurrent(**options), source, target)
+    raise ValueError(f"a model must be recurrent or transformer; got {kind!r}")
