@@ -65,3 +65,31 @@ def test_the_fused_way_has_the_gradients_of_the_plain_one() -> None:
     assert fused.keys() == plain.keys()
     for name, grad in plain.items():
         torch.testing.assert_close(fused[name], grad, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_reading_both_ways_equals_torch() -> None:
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+    from qkv.translate.unrolled import read_both_ways
+
+    torch.manual_seed(0)
+    encoder = nn.GRU(EMBEDDING, HIDDEN, bidirectional=True, batch_first=True).double()
+    lengths = torch.tensor([3, 11, 1, 6])
+    x = torch.randn(4, 11, EMBEDDING, dtype=torch.float64, requires_grad=True)
+    real = (torch.arange(11) < lengths.unsqueeze(1)).unsqueeze(-1)
+    weights = torch.randn(4, 11, 2 * HIDDEN, dtype=torch.float64) * real
+    found = []
+    for way in ("ours", "torch"):
+        if way == "ours":
+            states, last = read_both_ways(encoder, x, lengths)
+        else:
+            packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            packed_states, h = encoder(packed)
+            states, _ = pad_packed_sequence(packed_states, batch_first=True)
+            last = torch.cat([h[0], h[1]], dim=-1)
+        encoder.zero_grad()
+        x.grad = None
+        ((states * weights).sum() + last.cos().sum()).backward()
+        grads = [x.grad, *(p.grad for p in encoder.parameters())]
+        found.append([states * real, last, *grads])
+    torch.testing.assert_close(found[0], found[1])

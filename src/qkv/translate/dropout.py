@@ -23,7 +23,7 @@ class Dropout(nn.Module):
             return x
         words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)
         drawn = words.random_(-(2**63), None).view(torch.uint8)[: x.numel()].view(x.shape)
-        return x * ((drawn >= self.dropped) * (256.0 / (256 - self.dropped)))
+        return x * ((drawn >= self.dropped).to(x.dtype) * (256.0 / (256 - self.dropped)))
 
     def extra_repr(self) -> str:
         return f"{self.dropped}/256"

@@ -6,6 +6,7 @@ from typing import Any
 
 from qkv.translate.model import Model
 from qkv.translate.recurrent import Recurrent, Translator
+from qkv.translate.transformer import Layers, Transformer
 
 
 def model_of(description: dict[str, Any], source: int, target: int) -> Model[Any, Any]:
@@ -14,4 +15,6 @@ def model_of(description: dict[str, Any], source: int, target: int) -> Model[Any
     kind = options.pop("kind")
     if kind == "recurrent":
         return Translator(Recurrent(**options), source, target)
+    if kind == "transformer":
+        return Transformer(Layers(**options), source, target)
     raise ValueError(f"a model must be recurrent or transformer; got {kind!r}")

@@ -15,7 +15,7 @@ from qkv.translate.cells import Cell, cell_of
 from qkv.translate.dropout import Dropout
 from qkv.translate.model import Model, Step
 from qkv.translate.readout import readout_of
-from qkv.translate.unrolled import unroll
+from qkv.translate.unrolled import decode, read_both_ways
 from qkv.translate.vocabulary import PAD
 
 
@@ -149,14 +149,11 @@ class Translator(Model[Looked, Standing]):
 
     def encode(self, source: Tensor, lengths: Tensor) -> Looked:
         embedded = self.dropout(self.source_embedding(source))
-        packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, last = self.encoder(packed)
-        last = last[0] if isinstance(last, tuple) else last  # an LSTM's memory stays its own
-        summary = torch.cat([last[0], last[1]], dim=-1)  # (batch, 2 hidden)
+        states, summary = self._read(embedded, lengths)  # (batch, s, 2 hidden), (batch, 2 hidden)
         if self.sizes.memory == "last":
             value = summary.unsqueeze(1).expand(-1, source.shape[1], -1)  # wherever one looks
         else:
-            value, _ = pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
+            value = states
         positions = torch.arange(source.shape[1], device=source.device)
         allowed = (positions < lengths.unsqueeze(-1)).unsqueeze(1)
         value = self.dropout(value)
@@ -164,6 +161,17 @@ class Translator(Model[Looked, Standing]):
         nobody = keys.new_empty(len(keys), 0, self.sizes.hidden)
         _, prepared = self.similarity.prepare(nobody, keys)
         return Looked(prepared, value, allowed, summary)
+
+    def _read(self, embedded: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's states, and its last ones in either direction."""
+        if isinstance(self.encoder, nn.GRU):
+            return read_both_ways(self.encoder, embedded, lengths)
+        packed = pack_padded_sequence(
+            embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        states, (last, _) = self.encoder(packed)
+        whole, _ = pad_packed_sequence(states, batch_first=True, total_length=embedded.shape[1])
+        return whole, torch.cat([last[0], last[1]], dim=-1)
 
     def start(self, memory: Looked) -> Standing:
         first = torch.tanh(self.bridge(memory.summary)).unsqueeze(1)  # (batch, 1, hidden)
@@ -189,7 +197,7 @@ class Translator(Model[Looked, Standing]):
         read = self.cell.read(embedded)  # what the cell makes of all tokens, at once
         first = self.start(memory).parts
         if isinstance(self.similarity, Additive) and self.sizes.cell == "gru":
-            hidden, context = unroll(self.cell, self.similarity, memory, read, first[0])
+            hidden, context = decode(self.cell, self.similarity, memory, read, first[0])
         else:
             hidden, context = self._unrolled(memory, read, first)
         return self._features(hidden, embedded, context)

@@ -1,26 +1,94 @@
-"""All steps of a GRU decoder with additive attention as one function with its own way back.
+"""Recurrent networks unrolled by hand: all steps as one function with its own way back.
 
-The formula is that of :class:`~qkv.translate.cells.Gru` and :class:`qkv.Additive`, and tests hold
-it to theirs. It is quicker because a step is few, large operations, and because the way back
-makes each parameter's gradient once, from all steps, where autograd adds up one for each step.
+The formulas are those of :class:`torch.nn.GRU`, of :class:`~qkv.translate.cells.Gru` and of
+:class:`qkv.Additive`; tests hold them to those. They are quicker because a step is few, large
+operations, and because the way back makes each parameter's gradient once, from all steps, where
+autograd adds up one for each step.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qkv.similarity import Additive
 from qkv.translate.cells import Cell
+from qkv.translate.gru import Gates
 
 if TYPE_CHECKING:
     from qkv.translate.recurrent import Looked
 
 
-def unroll(
+def read_both_ways(encoder: nn.GRU, embedded: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The states (batch, s, 2d) of a bidirectional GRU, and its last ones (batch, 2d).
+
+    States at padding are of no meaning.
+    """
+    batch, s, _ = embedded.shape
+    d = encoder.hidden_size
+    positions = torch.arange(s, device=embedded.device)
+    # Each sentence turned around in its place, so that padding comes last either way.
+    turned = torch.where(
+        positions < lengths.unsqueeze(1), lengths.unsqueeze(1) - 1 - positions, positions
+    )  # (batch, s)
+    ends = ("", "_reverse")
+    parameters = [
+        [getattr(encoder, f"{kind}_l0{end}") for end in ends]
+        for kind in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
+    ]
+    given = nn.functional.linear(
+        embedded, torch.cat(parameters[0]), torch.cat(parameters[1])
+    )  # (batch, s, 6d)
+    ahead, back = given.chunk(2, dim=-1)
+    back = back.gather(1, turned.unsqueeze(-1).expand_as(back))
+    both = torch.stack([ahead.transpose(0, 1), back.transpose(0, 1)], dim=1)  # (s, 2, batch, 3d)
+    states: Tensor = _BothWays.apply(both, torch.stack(parameters[2]), torch.stack(parameters[3]))
+    last = states[lengths - 1, :, torch.arange(batch, device=embedded.device)]  # (batch, 2, d)
+    ahead, back = states.permute(1, 2, 0, 3)  # (batch, s, d) each
+    back = back.gather(1, turned.unsqueeze(-1).expand(-1, -1, d))
+    return torch.cat([ahead, back], dim=-1), last.flatten(1)
+
+
+class _BothWays(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        given: Tensor,  # (s, 2, batch, 3d)
+        by_state: Tensor,  # (2, 3d, d)
+        bias: Tensor,  # (2, 3d)
+    ) -> Tensor:
+        steps, ways, batch, _ = given.shape
+        hidden = given.new_zeros(steps + 1, ways, batch, by_state.shape[-1])
+        gates = Gates.room(hidden[1:])
+        for t in range(steps):
+            asked = torch.baddbmm(bias.unsqueeze(1), hidden[t], by_state.mT)  # (2, batch, 3d)
+            gates.forward(t, given[t], asked, hidden[t], hidden[t + 1])
+        ctx.save_for_backward(*gates, hidden, by_state)
+        return hidden[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        *saved, hidden, by_state = ctx.saved_tensors
+        gates = Gates(*saved)
+        steps, ways, batch, d = grad.shape
+        to_given = grad.new_empty(steps, ways, batch, 3 * d)
+        to_asked = torch.empty_like(to_given)
+        to_hidden = torch.zeros_like(hidden[0])
+        for t in reversed(range(steps)):
+            straight = gates.backward(
+                t, to_hidden + grad[t], hidden[t], to_given[t], to_asked[t]
+            )
+            to_hidden = torch.baddbmm(straight, to_asked[t], by_state)
+        flat = to_asked.transpose(0, 1).flatten(1, 2)  # (2, s · batch, 3d)
+        before = hidden[:-1].transpose(0, 1).flatten(1, 2)
+        return to_given, flat.mT @ before, flat.sum(1)
+
+
+def decode(
     cell: Cell, similarity: Additive, memory: Looked, read: Tensor, first: Tensor
 ) -> tuple[Tensor, Tensor]:
     """States (batch, t, d) and contexts (batch, t, c) after reading (batch, t, 3d) from a state.
@@ -32,7 +100,7 @@ def unroll(
     # The state's own gates and the query it asks with are one product.
     weight = torch.cat([cell.hidden.weight, query.weight])  # (3d + h, d)
     bias = torch.cat([cell.hidden.bias, query_bias])
-    hidden, context = _Unrolled.apply(
+    hidden, context = _Decoded.apply(
         read.transpose(0, 1).contiguous(),
         first.squeeze(1),
         memory.key,
@@ -46,19 +114,7 @@ def unroll(
     return hidden.transpose(0, 1), context.transpose(0, 1)
 
 
-class _Kept(NamedTuple):
-    """What the way back needs of all steps."""
-
-    before: Tensor  # (t, batch, d): the states before each step
-    compared: Tensor  # (t, batch, s, h): tanh(query + key)
-    weights: Tensor  # (t, batch, s)
-    context: Tensor  # (t, batch, c)
-    gates: Tensor  # (t, batch, 2d): reset and update
-    new: Tensor  # (t, batch, d): the candidate state
-    own: Tensor  # (t, batch, d): what the reset gate lets through to it
-
-
-class _Unrolled(torch.autograd.Function):
+class _Decoded(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -72,81 +128,62 @@ class _Unrolled(torch.autograd.Function):
         by_state: Tensor,  # (3d + h, d)
         bias: Tensor,  # (3d + h,)
     ) -> tuple[Tensor, Tensor]:
-        steps, (batch, s, h), d, c = len(read), key.shape, first.shape[-1], value.shape[-1]
+        steps, (batch, s, h), d = len(read), key.shape, first.shape[-1]
         hidden = read.new_empty(steps + 1, batch, d)
-        kept = _Kept(
-            hidden[:-1],
-            *(
-                read.new_empty(steps, batch, *shape)
-                for shape in ((s, h), (s,), (c,), (2 * d,), (d,), (d,))
-            ),
-        )
+        compared = read.new_empty(steps, batch, s, h)  # tanh(query + key)
+        weights = read.new_empty(steps, batch, s)
+        context = read.new_empty(steps, batch, value.shape[-1])
+        gates = Gates.room(hidden[1:])
         never = torch.where(allowed, 0.0, -torch.inf).to(read.dtype)
         hidden[0] = first
         for t in range(steps):
-            before = hidden[t]
-            asked = torch.addmm(bias, before, by_state.mT)  # (batch, 3d + h)
-            compared = torch.add(key, asked[:, None, 3 * d :], out=kept.compared[t]).tanh_()
-            scores = (compared.view(-1, h) @ score).view(batch, s) + never
-            weights = torch.softmax(scores, dim=-1, out=kept.weights[t])
-            context = kept.context[t]
-            torch.bmm(weights.unsqueeze(1), value, out=context.unsqueeze(1))
-            given = torch.addmm(read[t], context, by_context.mT)  # (batch, 3d)
-            gates = torch.add(given[:, : 2 * d], asked[:, : 2 * d], out=kept.gates[t]).sigmoid_()
-            own = kept.own[t].copy_(asked[:, 2 * d : 3 * d])
-            new = torch.addcmul(given[:, 2 * d :], gates[:, :d], own, out=kept.new[t]).tanh_()
-            torch.lerp(new, before, gates[:, d:], out=hidden[t + 1])
-        ctx.save_for_backward(*kept, key, value, score, by_context, by_state)
-        return hidden[1:], kept.context
+            asked = torch.addmm(bias, hidden[t], by_state.mT)  # (batch, 3d + h)
+            torch.add(key, asked[:, None, 3 * d :], out=compared[t]).tanh_()
+            scores = torch.mv(compared[t].view(-1, h), score).view(batch, s)
+            torch.softmax(scores.add_(never), dim=-1, out=weights[t])
+            torch.bmm(weights[t].unsqueeze(1), value, out=context[t].unsqueeze(1))
+            given = torch.addmm(read[t], context[t], by_context.mT)  # (batch, 3d)
+            gates.forward(t, given, asked, hidden[t], hidden[t + 1])
+        ctx.save_for_backward(
+            *gates, hidden, compared, weights, context, key, value, score, by_context, by_state
+        )
+        return hidden[1:], context
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_hidden: Tensor, grad_context: Tensor) -> tuple[Tensor | None, ...]:
-        *saved, key, value, score, by_context, by_state = ctx.saved_tensors
-        kept = _Kept(*saved)
-        steps, batch, d = kept.before.shape
-        h = key.shape[-1]
-        to_given = kept.before.new_empty(steps, batch, 3 * d)
-        to_asked = kept.before.new_empty(steps, batch, 3 * d + h)
-        to_context = kept.before.new_empty(kept.context.shape)
-        to_scores = kept.before.new_empty(kept.weights.shape)
-        to_key = torch.zeros_like(key)
-        to_hidden = torch.zeros_like(kept.before[0])
+        *saved, hidden, compared, weights, context, key, value, score, by_context, by_state = (
+            ctx.saved_tensors
+        )
+        gates = Gates(*saved)
+        (steps, batch, d), h = grad_hidden.shape, key.shape[-1]
+        to_given = hidden.new_empty(steps, batch, 3 * d)
+        to_asked = hidden.new_empty(steps, batch, 3 * d + h)
+        to_context, to_scores = torch.empty_like(context), torch.empty_like(weights)
+        to_key, to_hidden = torch.zeros_like(key), torch.zeros_like(hidden[0])
         for t in reversed(range(steps)):
-            to_hidden = to_hidden + grad_hidden[t]
-            reset, update = kept.gates[t, :, :d], kept.gates[t, :, d:]
-            new, given, asked = kept.new[t], to_given[t], to_asked[t]
-            # h' = new + update · (before − new)
-            back = to_hidden * (1.0 - update)
-            torch.mul(back, 1.0 - new * new, out=given[:, 2 * d :])
-            torch.mul(given[:, 2 * d :], reset, out=asked[:, 2 * d : 3 * d])
-            torch.mul(
-                given[:, 2 * d :] * kept.own[t], reset * (1.0 - reset), out=given[:, :d]
+            straight = gates.backward(
+                t, to_hidden + grad_hidden[t], hidden[t], to_given[t], to_asked[t]
             )
-            torch.mul(back * (kept.before[t] - new), update, out=given[:, d : 2 * d])
-            asked[:, : 2 * d] = given[:, : 2 * d]
             # through the context to the weights and their scores
-            context = torch.addmm(grad_context[t], given, by_context, out=to_context[t])
-            to_weights = torch.bmm(value, context.unsqueeze(-1)).squeeze(-1)  # (batch, s)
-            weights = kept.weights[t]
-            inner = (weights * to_weights).sum(-1, keepdim=True)
-            scores = torch.mul(weights, to_weights - inner, out=to_scores[t])
-            # through tanh to the key and the query
-            compared = kept.compared[t]
-            slope = torch.addcmul(score, compared * score, compared, value=-1.0)  # w(1 − tanh²)
-            slope.mul_(scores.unsqueeze(-1))
-            to_key += slope
-            torch.sum(slope, dim=1, out=asked[:, 3 * d :])
-            to_hidden = torch.addmm(to_hidden * update, asked, by_state)
+            torch.addmm(grad_context[t], to_given[t], by_context, out=to_context[t])
+            to_weights = torch.bmm(value, to_context[t].unsqueeze(-1)).squeeze(-1)  # (batch, s)
+            inner = (weights[t] * to_weights).sum(-1, keepdim=True)
+            torch.mul(weights[t], to_weights.sub_(inner), out=to_scores[t])
+            # through tanh to the key and the query: w(1 − tanh²)
+            slope = torch.addcmul(score, compared[t] * score, compared[t], value=-1.0)
+            to_key += slope.mul_(to_scores[t].unsqueeze(-1))
+            torch.sum(slope, dim=1, out=to_asked[t, :, 3 * d :])
+            to_hidden = torch.addmm(straight, to_asked[t], by_state)
         flat = to_asked.flatten(0, 1)
         return (
             to_given,
             to_hidden,
             to_key,
-            torch.bmm(kept.weights.permute(1, 2, 0), to_context.transpose(0, 1)),
+            torch.bmm(weights.permute(1, 2, 0), to_context.transpose(0, 1)),
             None,
-            to_scores.view(-1) @ kept.compared.view(-1, h),
-            to_given.flatten(0, 1).mT @ kept.context.flatten(0, 1),
-            flat.mT @ kept.before.flatten(0, 1),
+            torch.mv(compared.view(-1, h).mT, to_scores.view(-1)),
+            to_given.flatten(0, 1).mT @ context.flatten(0, 1),
+            flat.mT @ hidden[:-1].flatten(0, 1),
             flat.sum(0),
         )
