@@ -6,10 +6,10 @@ import sys
 
 from rich.console import Console
 
-from qkv.cli import bench, explain, gallery, warmup
+from qkv.cli import bench, explain, gallery, translate, warmup
 from qkv.cli.app import app
 
-__all__ = ["app", "bench", "explain", "gallery", "main", "warmup"]
+__all__ = ["app", "bench", "explain", "gallery", "main", "translate", "warmup"]
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ class Cell(nn.Module):
         self.hidden = nn.Linear(hidden, gates * hidden)
         for weight in (*self.token.parameters(), *self.context.parameters()):
             nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)  # as torch's own cells
-        for weight in self.hidden.weight.data.chunk(gates):
-            nn.init.orthogonal_(weight)
+        for part in self.hidden.weight.data.chunk(gates):
+            nn.init.orthogonal_(part)
 
     def read(self, embedded: Tensor) -> Tensor:
         """What tokens (…, embedding) say to the gates, (…, gates · hidden)."""
@@ -75,8 +75,6 @@ class Lstm(Cell):
         return torch.sigmoid(o) * torch.tanh(cell), cell
 
 
-def cell_of(
-    name: Literal["gru", "lstm"], embedding: int, context: int, hidden: int
-) -> Cell:
+def cell_of(name: Literal["gru", "lstm"], embedding: int, context: int, hidden: int) -> Cell:
     """A cell by its name."""
     return {"gru": Gru, "lstm": Lstm}[name](embedding, context, hidden)

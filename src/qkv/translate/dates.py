@@ -40,7 +40,7 @@ def written(day: datetime.date, locale: str, form: str) -> str:
 def pairs(count: int, seed: int, held_out: bool = False) -> Corpus:
     """Random dates in random languages and formats, and what they are in ISO's."""
     draw = random.Random(seed)
-    found = []
+    found: list[Pair] = []
     while len(found) < count:
         ordinal = draw.randint(_FIRST, _LAST)
         if (ordinal % _HELD_OUT == 0) is not held_out:

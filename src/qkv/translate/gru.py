@@ -23,9 +23,10 @@ class Gates(NamedTuple):
     @classmethod
     def room(cls, like: Tensor) -> Gates:
         """Room for the gates of states like these, (t, …, d)."""
-        return cls(like.new_empty(*like.shape[:-1], 2 * like.shape[-1]), *(
-            torch.empty_like(like) for _ in range(2)
-        ))
+        return cls(
+            like.new_empty(*like.shape[:-1], 2 * like.shape[-1]),
+            *(torch.empty_like(like) for _ in range(2)),
+        )
 
     def forward(self, t: int, given: Tensor, asked: Tensor, before: Tensor, after: Tensor) -> None:
         """Step t: write the state `after` that follows `before`."""
@@ -48,8 +49,9 @@ class Gates(NamedTuple):
         to_new = torch.addcmul(through, through, new * new, value=-1.0)
         to_given[..., 2 * d :] = to_new
         torch.mul(to_new, reset, out=to_asked[..., 2 * d : 3 * d])
-        torch.mul(to_new.mul_(own), torch.addcmul(reset, reset, reset, value=-1.0),
-                  out=to_given[..., :d])
+        torch.mul(
+            to_new.mul_(own), torch.addcmul(reset, reset, reset, value=-1.0), out=to_given[..., :d]
+        )
         torch.mul(through.mul_(update), before - new, out=to_given[..., d : 2 * d])
         to_asked[..., : 2 * d] = to_given[..., : 2 * d]
         return straight

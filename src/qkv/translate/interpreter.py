@@ -67,12 +67,11 @@ class Interpreter:
 
     def words(self, translation: Translation) -> Alignment:
         """What each word of a translation looked at, word by word, the end of the source last."""
-        source, target, weights = translation.alignment
-        source_words = self.source.words(source[:-1])
+        source_words = self.source.words(translation.alignment.source[:-1])
         return merged(
             translation.alignment,
             [*source_words, max(source_words, default=-1) + 1],
-            self.target.words(target),
+            self.target.words(translation.alignment.target),
             self.source.join,
             self.target.join,
         )

@@ -23,7 +23,7 @@ def smoothed_loss(
     """Cross entropy, summed over tokens, of features (n, r) and what was wanted (n,)."""
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing must be at least 0 and below 1; got {smoothing}")
-    loss: Tensor = _SmoothedLoss.apply(features, weight, bias, wanted, smoothing)
+    loss: Tensor = _SmoothedLoss.apply(features, weight, bias, wanted, smoothing)  # type: ignore[no-untyped-call]
     return loss
 
 

@@ -120,9 +120,7 @@ class Translator(Model[Looked, Standing]):
         encoder = {"gru": nn.GRU, "lstm": nn.LSTM}.get(sizes.cell)
         if encoder is None:
             raise ValueError(f"cell must be 'gru' or 'lstm'; got {sizes.cell!r}")
-        self.encoder = encoder(
-            sizes.embedding, sizes.hidden, bidirectional=True, batch_first=True
-        )
+        self.encoder = encoder(sizes.embedding, sizes.hidden, bidirectional=True, batch_first=True)
         self.bridge = nn.Linear(states, sizes.hidden)
         self.similarity, self.key_map = _comparison(
             similarity or sizes.similarity, sizes.hidden, states
@@ -235,8 +233,13 @@ def _comparison(
 
     One that compares only what is of one size gets keys mapped to the size of the queries.
     """
-    for size, key_map in ((key_dim, nn.Identity()), (query_dim, nn.Linear(key_dim, query_dim, False))):
-        made = learned(similarity, query_dim, size, query_dim) if isinstance(similarity, str) else None
+    for size, key_map in (
+        (key_dim, nn.Identity()),
+        (query_dim, nn.Linear(key_dim, query_dim, False)),
+    ):
+        made = (
+            learned(similarity, query_dim, size, query_dim) if isinstance(similarity, str) else None
+        )
         chosen = as_similarity(made or similarity)
         try:
             chosen.check(torch.empty(1, 1, query_dim), torch.empty(1, 1, size))

@@ -26,8 +26,9 @@ def score(found: Sequence[str], wanted: Sequence[str], tokenize: str = "13a") ->
     100.0
     """
     if len(found) != len(wanted):
-        raise ValueError(f"there must be a reference for each of {len(found)} translations; "
-                         f"got {len(wanted)}")
+        raise ValueError(
+            f"there must be a reference for each of {len(found)} translations; got {len(wanted)}"
+        )
     metrics = need("sacrebleu.metrics", "translate")
     # Text that is tokenised already is what "none" is for; the hint against it would be noise.
     bleu, chrf = metrics.BLEU(tokenize=tokenize, force=True), metrics.CHRF()

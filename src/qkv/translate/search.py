@@ -46,7 +46,7 @@ class Search:
 
     def score(self, log_p: Tensor, length: int, covered: Tensor, real: Tensor) -> Tensor:
         """Scores (b, n) of hypotheses that looked at the source so much, (b, n, s)."""
-        scores = log_p / ((5.0 + length) / 6.0) ** self.length
+        scores: Tensor = log_p / ((5.0 + length) / 6.0) ** self.length
         if self.coverage:
             seen = covered.clamp(1e-9, 1.0).log().masked_fill(~real.unsqueeze(1), 0.0)
             scores = scores + self.coverage * seen.sum(-1)
@@ -69,8 +69,8 @@ class _Ended(NamedTuple):
     row: Tensor  # the row it ended from
 
     @classmethod
-    def none(cls, batch: int, k: int) -> _Ended:
-        never, zero = torch.full((batch, k), -torch.inf), torch.zeros(batch, k, dtype=torch.long)
+    def none(cls, number: Tensor, count: Tensor, batch: int, k: int) -> _Ended:
+        never, zero = number.new_full((batch, k), -torch.inf), count.new_zeros(batch, k)
         return cls(never, never.clone(), zero, zero.clone())
 
     def best_with(self, new: _Ended) -> _Ended:
@@ -92,24 +92,21 @@ def search(
     model: Model[Any, Any], source: Tensor, lengths: Tensor, how: Search
 ) -> list[list[Hypothesis]]:
     """The `n_best` translations of each source (batch, s), the best first."""
-    with source.device:
-        return _searched(model, source, lengths, how)
-
-
-def _searched(
-    model: Model[Any, Any], source: Tensor, lengths: Tensor, how: Search
-) -> list[list[Hypothesis]]:
     batch, width = source.shape
     k = how.beam
-    real = torch.arange(width) < lengths.unsqueeze(-1)  # (batch, s)
-    limits = 2 * lengths + 10 if how.max_length is None else torch.full_like(lengths, how.max_length)
+    number, count = model.output.weight.new_zeros(()), source.new_zeros(())  # types and device
+    positions, ranks = (torch.arange(n, device=source.device) for n in (width, 2 * k))
+    real = positions < lengths.unsqueeze(-1)  # (batch, s)
+    limits = (
+        2 * lengths + 10 if how.max_length is None else torch.full_like(lengths, how.max_length)
+    )
     memory = model.encode(source, lengths)
     state = model.start(memory)
-    active = torch.arange(batch)  # the sentences still searched
-    tokens, log_p = torch.full((batch, 1), BEGIN), torch.zeros(batch, 1)
-    covered = torch.zeros(batch, 1, width)
-    greedy = torch.ones(batch, dtype=torch.bool)  # whether the first row is still on its way
-    ended, past = _Ended.none(batch, k), []
+    active = torch.arange(batch, device=source.device)  # the sentences still searched
+    tokens, log_p = source.new_full((batch, 1), BEGIN), number.new_zeros(batch, 1)
+    covered = number.new_zeros(batch, 1, width)
+    greedy = source.new_ones(batch, dtype=torch.bool)  # whether the first row is on its way
+    ended, past = _Ended.none(number, count, batch, k), []
     for now in range(int(limits.max())):
         step = model.step(memory, state, tokens)
         totals = _totals(model.logits(step.features), log_p, limits[active] == now + 1)
@@ -117,7 +114,7 @@ def _searched(
         greedy = greedy & (chosen[:, 0] != END)
         covered = _rows(covered + step.weights, parents)
 
-        over = (chosen == END) & (torch.arange(chosen.shape[1]) < k) & (best > -torch.inf)
+        over = (chosen == END) & (ranks[: chosen.shape[1]] < k) & (best > -torch.inf)
         scores = how.score(best, now + 1, covered, real[active]).masked_fill(~over, -torch.inf)
         new = _Ended(scores, best, torch.full_like(parents, now), parents)
         kept = _Ended(*(part[active] for part in ended)).best_with(new)
@@ -159,9 +156,9 @@ def _candidates(totals: Tensor, greedy: Tensor, count: int) -> tuple[Tensor, Ten
 
     Where `greedy`, the best continuation of the first row comes first, whatever its rank.
     """
-    batch, _, vocabulary = totals.shape
+    vocabulary = totals.shape[-1]
     own, token = totals[:, 0].max(dim=-1)  # (b,)
-    totals[torch.arange(batch), 0, token] = torch.where(greedy, torch.inf, own)
+    totals[:, 0].scatter_(1, token.unsqueeze(1), torch.where(greedy, torch.inf, own).unsqueeze(1))
     flat = totals.flatten(1)
     best, index = flat.topk(min(count, flat.shape[1]), dim=1)
     best[:, 0] = torch.where(greedy, own, best[:, 0])
@@ -185,9 +182,9 @@ def _recorded(
 ) -> _Past:
     """A step of the sentences still active, in rows of the whole batch."""
     past = _Past(
-        torch.full((batch, k), PAD),
-        torch.zeros(batch, k, dtype=torch.long),
-        torch.zeros(batch, k, weights.shape[-1]),
+        tokens.new_full((batch, k), PAD),
+        rows.new_zeros(batch, k),
+        weights.new_zeros(batch, k, weights.shape[-1]),
     )
     past.tokens[active, : tokens.shape[1]] = tokens
     past.rows[active, : rows.shape[1]] = rows
@@ -215,8 +212,6 @@ def _traced(
                 looked.append(weights[now, sentence, row])
             alpha = torch.from_numpy(np.stack(looked[::-1]))
             log_p = float(ended.log_p[sentence, rank])
-            best.append(
-                Hypothesis(said[::-1], score, log_p, alpha[:, : int(lengths[sentence])])
-            )
+            best.append(Hypothesis(said[::-1], score, log_p, alpha[:, : int(lengths[sentence])]))
         found.append(best)
     return found

@@ -47,9 +47,13 @@ DATES = (
     Recurrent(embedding=64, hidden=128, dropout=0.0, features=64),
     Spelling("characters", size=1000, joint=False),
     Recipe(
-        epochs=3, learning_rate=4e-3, warmup=100, smoothing=0.0, watch="exact",
+        epochs=3,
+        learning_rate=4e-3,
+        warmup=100,
+        smoothing=0.0,
+        watch="exact",
         batching=Batching(tokens=700),
-    ),  # fmt: skip
+    ),
 )
 
 
@@ -89,9 +93,7 @@ def resume(folder: Path, watcher: Watcher) -> Session:
     config = checkpoint.config
     interpreter = checkpoint.interpreter("last")
     corpus, valid = Sources(**config["sources"]).load()
-    examples, refused = encode(
-        corpus, interpreter.source, interpreter.target, config["max_length"]
-    )
+    examples, refused = encode(corpus, interpreter.source, interpreter.target, config["max_length"])
     recipe = Recipe.from_json(config["recipe"])
     training = Training(interpreter, examples, valid, recipe, checkpoint, watcher)
     training.resume()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -17,6 +17,9 @@ Form: TypeAlias = Literal["nfc", "nfkc", "none"]
 MAX_CHARACTERS = 10_000
 
 _NAMED_LINES = 5
+
+#: What stands where a file has ended; no line can hold it.
+_END = "\n"
 
 
 class Pair(NamedTuple):
@@ -58,7 +61,7 @@ def normalized(text: str, form: Form = "nfc") -> str:
     if form not in get_args(Form):
         raise ValueError(f"normalization must be one of {', '.join(get_args(Form))}; got {form!r}")
     if form != "none":
-        text = unicodedata.normalize(form.upper(), text)
+        text = unicodedata.normalize("NFC" if form == "nfc" else "NFKC", text)
     return " ".join(text.split())
 
 
@@ -66,12 +69,13 @@ def read_pairs(path: Path, form: Form = "nfc") -> Corpus:
     """A file of lines `source<TAB>target`, plain or gzipped; further columns are passed over."""
     pairs, numbers, refused = [], [], Refused()
     for number, line in enumerate(_lines(path), start=1):
-        columns = line.split("\t") if line is not None else None
-        reason = _fault(columns and columns[:2])
-        if reason or columns is None:
-            refused.add(reason or "", number)
+        columns = [None, None] if line is None else line.split("\t")[:2]
+        reason = _fault(columns)
+        if reason:
+            refused.add(reason, number)
             continue
-        pairs.append(Pair(normalized(columns[0], form), normalized(columns[1], form)))
+        left, right = columns
+        pairs.append(Pair(normalized(left or "", form), normalized(right or "", form)))
         numbers.append(number)
     return _usable(Corpus(pairs, numbers, refused), str(path))
 
@@ -79,28 +83,26 @@ def read_pairs(path: Path, form: Form = "nfc") -> Corpus:
 def read_parallel(source: Path, target: Path, form: Form = "nfc") -> Corpus:
     """Two files that are translations of each other line by line, plain or gzipped."""
     pairs, numbers, refused = [], [], Refused()
-    end = object()
-    lines = zip_longest(_lines(source), _lines(target), fillvalue=end)
+    lines = zip_longest(_lines(source), _lines(target), fillvalue=_END)
     for number, (left, right) in enumerate(lines, start=1):
-        if left is end or right is end:
-            longer, shorter = (source, target) if right is end else (target, source)
+        if left is _END or right is _END:
+            longer, shorter = (source, target) if right is _END else (target, source)
             raise ValueError(
                 f"{source} and {target} must have as many lines; {shorter.name} ends after "
                 f"{number - 1:,} and {longer.name} does not"
             )
-        reason = _fault([left, right])  # type: ignore[list-item]
+        reason = _fault([left, right])
         if reason:
             refused.add(reason, number)
             continue
-        pairs.append(Pair(normalized(str(left), form), normalized(str(right), form)))
+        pairs.append(Pair(normalized(left or "", form), normalized(right or "", form)))
         numbers.append(number)
     return _usable(Corpus(pairs, numbers, refused), f"{source} and {target}")
 
 
 def _lines(path: Path) -> Iterator[str | None]:
     """The lines of a file; None for one that is not UTF-8."""
-    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    with opened as stream:
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
         for number, raw in enumerate(stream):
             try:
                 yield raw.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
@@ -108,9 +110,9 @@ def _lines(path: Path) -> Iterator[str | None]:
                 yield None
 
 
-def _fault(columns: list[str] | list[str | None] | None) -> str | None:
+def _fault(columns: Sequence[str | None]) -> str | None:
     """Why these two sides of a pair cannot be used; None where they can."""
-    if columns is None or None in columns:
+    if None in columns:
         return "not UTF-8"
     if len(columns) < 2:
         return "without a tab"

@@ -99,7 +99,7 @@ class Watcher(Protocol):
     def epoch(self, progress: Progress, result: Epoch) -> None: ...
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818 - nothing went wrong
     """Training was asked to stop, and has saved all it needs to go on."""
 
 
@@ -186,7 +186,12 @@ class Training:
             if self._finished():
                 break
         result = self._validated()
-        progress.epoch, progress.batch, progress.loss, progress.tokens = progress.epoch + 1, 0, 0.0, 0
+        progress.epoch, progress.batch, progress.loss, progress.tokens = (
+            progress.epoch + 1,
+            0,
+            0.0,
+            0,
+        )
         clock.tick()
         self._save(result.is_best)
         self.watcher.epoch(progress, result)

@@ -45,7 +45,9 @@ def read_both_ways(encoder: nn.GRU, embedded: Tensor, lengths: Tensor) -> tuple[
     ahead, back = given.chunk(2, dim=-1)
     back = back.gather(1, turned.unsqueeze(-1).expand_as(back))
     both = torch.stack([ahead.transpose(0, 1), back.transpose(0, 1)], dim=1)  # (s, 2, batch, 3d)
-    states: Tensor = _BothWays.apply(both, torch.stack(parameters[2]), torch.stack(parameters[3]))
+    states: Tensor = _BothWays.apply(  # type: ignore[no-untyped-call]
+        both, torch.stack(parameters[2]), torch.stack(parameters[3])
+    )
     last = states[lengths - 1, :, torch.arange(batch, device=embedded.device)]  # (batch, 2, d)
     ahead, back = states.permute(1, 2, 0, 3)  # (batch, s, d) each
     back = back.gather(1, turned.unsqueeze(-1).expand(-1, -1, d))
@@ -79,9 +81,7 @@ class _BothWays(torch.autograd.Function):
         to_asked = torch.empty_like(to_given)
         to_hidden = torch.zeros_like(hidden[0])
         for t in reversed(range(steps)):
-            straight = gates.backward(
-                t, to_hidden + grad[t], hidden[t], to_given[t], to_asked[t]
-            )
+            straight = gates.backward(t, to_hidden + grad[t], hidden[t], to_given[t], to_asked[t])
             to_hidden = torch.baddbmm(straight, to_asked[t], by_state)
         flat = to_asked.transpose(0, 1).flatten(1, 2)  # (2, s · batch, 3d)
         before = hidden[:-1].transpose(0, 1).flatten(1, 2)
@@ -100,7 +100,7 @@ def decode(
     # The state's own gates and the query it asks with are one product.
     weight = torch.cat([cell.hidden.weight, query.weight])  # (3d + h, d)
     bias = torch.cat([cell.hidden.bias, query_bias])
-    hidden, context = _Decoded.apply(
+    hidden, context = _Decoded.apply(  # type: ignore[no-untyped-call]
         read.transpose(0, 1).contiguous(),
         first.squeeze(1),
         memory.key,
