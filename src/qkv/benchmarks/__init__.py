@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 #: Each is a module here with measure() -> Iterator[Figure].
-SUITES = ["core", "fused", "layers"]
+SUITES = ["core", "fused", "layers", "translate"]
 
 
 class Figure(NamedTuple):
