@@ -48,6 +48,7 @@ bench: .venv/installed-all
 	$(BIN)/qkv bench core
 	$(BIN)/qkv bench fused
 	$(BIN)/qkv bench layers
+	$(BIN)/qkv bench translate
 
 clean:
 	rm -rf .venv build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

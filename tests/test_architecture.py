@@ -31,6 +31,7 @@ ORDER = [
     "nn",
     "integrations",
     "words",
+    "translate",
     "plot",
     "gallery",
     "benchmarks",

@@ -22,7 +22,7 @@ def qkv(*words: str) -> subprocess.CompletedProcess[str]:
 def test_help_reads_well() -> None:
     result = qkv("--help")
     assert result.returncode == 0
-    for word in ("gallery", "explain", "warmup", "bench"):
+    for word in ("gallery", "explain", "warmup", "bench", "translate"):
         assert word in result.stdout
 
 
@@ -54,7 +54,7 @@ def test_explain() -> None:
     [
         (["gallery", "nope"], "qkv: an example must be one of hard_lookup, gpa, tokens, scaling"),
         (["explain", "--similarity", "gausian"], "did you mean 'gaussian'?"),
-        (["bench", "nope"], "qkv: a benchmark must be one of core, fused, layers; got 'nope'"),
+        (["bench", "nope"], "qkv: a benchmark must be one of core, fused, layers, translate; got 'nope'"),
         (["explain", "--queries", "0"], "Invalid value for '--queries'"),
         (["fly"], "No such command 'fly'"),
     ],

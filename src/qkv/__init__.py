@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from qkv import mask as mask
     from qkv import nn as nn
     from qkv import plot as plot
+    from qkv import translate as translate
     from qkv.partial import Partial as Partial
     from qkv.plan import Plan as Plan
     from qkv.pooling import attend as attend
@@ -56,7 +57,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ["mask", "nn", "plot"]
+_MODULES = ["mask", "nn", "plot", "translate"]
 
 __all__ = [*_MODULES, *_HOME_OF]
 

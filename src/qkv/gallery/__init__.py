@@ -11,7 +11,9 @@ from rich.rule import Rule
 from qkv.plan import Plan
 
 #: In the order of the telling.
-EXAMPLES = ["hard_lookup", "gpa", "tokens", "scaling", "similarities", "multihead"]
+EXAMPLES = [
+    "hard_lookup", "gpa", "tokens", "scaling", "similarities", "multihead", "fixed_state", "dates",
+]  # fmt: skip
 
 
 def print_plan(console: Console, plan: Plan) -> None:
