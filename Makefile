@@ -48,6 +48,7 @@ bench: .venv/installed-all
 	$(BIN)/qkv bench core
 	$(BIN)/qkv bench fused
 	$(BIN)/qkv bench layers
+	$(PIP) -e '.[bench-translate]'
 	$(BIN)/qkv bench translate
 
 clean:

@@ -12,7 +12,9 @@ from qkv.translate.text import Corpus, Pair, Refused
 from qkv.translate.vocabulary import BEGIN, END, PAD, Words
 
 examples = st.lists(
-    st.builds(lambda s, t: Example([5] * s + [END], [6] * t), st.integers(0, 30), st.integers(0, 30)),
+    st.builds(
+        lambda s, t: Example([5] * s + [END], [6] * t), st.integers(0, 30), st.integers(0, 30)
+    ),
     min_size=1,
     max_size=60,
 )

@@ -49,9 +49,7 @@ def test_words_are_looked_at_as_their_pieces_together_and_look_as_theirs_on_aver
     )
     words = merged(pieces, [0, 0, 1, 2], [0, 0, 1], "".join, "".join)
     assert (words.source, words.target) == (["ab", "c", "⏎"], ["xy", "z"])
-    torch.testing.assert_close(
-        words.weights, torch.tensor([[0.5, 0.25, 0.25], [0.8, 0.1, 0.1]])
-    )
+    torch.testing.assert_close(words.weights, torch.tensor([[0.5, 0.25, 0.25], [0.8, 0.1, 0.1]]))
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -197,7 +197,9 @@ def test_without_attention_every_step_sees_the_last_state() -> None:
 def test_tied_the_output_layer_is_the_embedding() -> None:
     model = small(tied=True, features=None)
     assert model.output.weight is model.target_embedding.weight
-    with pytest.raises(ValueError, match=r"^features must be the embedding's 5 where they are tied"):
+    with pytest.raises(
+        ValueError, match=r"^features must be the embedding's 5 where they are tied"
+    ):
         small(tied=True)
 
 

@@ -79,7 +79,9 @@ def test_the_reverse_of_a_string_is_learned_without_a_mistake(tmp_path: Path) ->
     recipe = dataclasses.replace(RECIPE, epochs=8)
     diary = Diary()
     sources = write_pairs(tmp_path, count=1500)
-    session = begin(tmp_path / "model", sources, Recurrent(24, 48, dropout=0.0), SPELLING, recipe, diary)
+    session = begin(
+        tmp_path / "model", sources, Recurrent(24, 48, dropout=0.0), SPELLING, recipe, diary
+    )
     session.training.run()
     assert max(epoch.exact for epoch in diary.epochs) == 100.0
     speaker = load(tmp_path / "model")

@@ -16,6 +16,6 @@ def main() -> None:
     """The command `qkv`: a user's mistake is one line and exit code 2, never a traceback."""
     try:
         app()
-    except (ValueError, TypeError, MemoryError, OSError) as error:
+    except (ValueError, TypeError, MemoryError, OSError, ImportError) as error:
         Console(stderr=True, soft_wrap=True).print(f"qkv: {error}", style="red", markup=False)
         sys.exit(2)

@@ -13,7 +13,9 @@ from qkv.cli.app import app
 
 @app.command()
 def bench(
-    suite: Annotated[str, typer.Argument(help="What to measure: core, fused, layers or translate.")] = "core",
+    suite: Annotated[
+        str, typer.Argument(help="What to measure: core, fused, layers or translate.")
+    ] = "core",
     json: Annotated[
         Path | None, typer.Option(help="Write the figures to this file as JSON, too.")
     ] = None,
