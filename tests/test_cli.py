@@ -54,7 +54,10 @@ def test_explain() -> None:
     [
         (["gallery", "nope"], "qkv: an example must be one of hard_lookup, gpa, tokens, scaling"),
         (["explain", "--similarity", "gausian"], "did you mean 'gaussian'?"),
-        (["bench", "nope"], "qkv: a benchmark must be one of core, fused, layers, translate; got 'nope'"),
+        (
+            ["bench", "nope"],
+            "a benchmark must be one of core, fused, layers, translate; got 'nope'",
+        ),
         (["explain", "--queries", "0"], "Invalid value for '--queries'"),
         (["fly"], "No such command 'fly'"),
     ],

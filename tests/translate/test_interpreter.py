@@ -35,7 +35,7 @@ def test_an_unknown_word_is_the_source_word_most_attended_to() -> None:
 def test_an_unknown_subword_is_a_whole_word() -> None:
     speaker = interpreter(Subwords, 60)
     pieces = speaker.source.split("the q☃k fox")
-    snow = [i for i, surface in enumerate(pieces.surfaces) if "☃" in surface][0]
+    snow = next(i for i, surface in enumerate(pieces.surfaces) if "☃" in surface)
     weights = torch.zeros(2, len(pieces.surfaces) + 1)
     weights[0, snow] = 1.0
     assert speaker._spelled(pieces, Hypothesis([UNKNOWN], 0.0, 0.0, weights)).text == "q☃k"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy import RECIPE, SIZES, begun, write_pairs
+from toy import RECIPE, SIZES, SPELLING, begun, write_pairs
 
-from qkv.translate import Interpreter, Recipe, Recurrent, Search, load, resume
+from qkv.translate import Interpreter, Recipe, Recurrent, Search, begin, load, resume
 from qkv.translate.progress import Silent
 from qkv.translate.train import Epoch, Interrupted, Progress
 
@@ -73,9 +73,6 @@ def test_seeds_make_runs_repeatable(tmp_path: Path) -> None:
 
 
 def test_the_reverse_of_a_string_is_learned_without_a_mistake(tmp_path: Path) -> None:
-    from qkv.translate import begin
-    from toy import SPELLING
-
     recipe = dataclasses.replace(RECIPE, epochs=8)
     diary = Diary()
     sources = write_pairs(tmp_path, count=1500)

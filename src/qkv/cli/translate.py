@@ -73,7 +73,7 @@ def train(
     from qkv.translate.checkpoint import Checkpoint
     from qkv.translate.recurrent import Recurrent
     from qkv.translate.sources import Sources
-    from qkv.translate.train import Interrupted, Recipe
+    from qkv.translate.train import Interrupted, Recipe, Watcher
     from qkv.translate.transformer import Layers
 
     console = Console()
@@ -107,27 +107,25 @@ def train(
             batching=Batching(batch_tokens), watch=words["watch"], tokenize=tokenize,
             patience=patience, seed=seed,
         )  # fmt: skip
-    with progress.Display(console, recipe) as display:
-        watcher: Any = display
-        if tensorboard is not None:
-            watcher = progress.Several(display, progress.TensorBoard(tensorboard))
-        if resume:
-            begun = session.resume(out, watcher)
-        else:
-            sources = Sources(**told, normalization=normalization)  # type: ignore[arg-type]
-            begun = session.begin(out, sources, sizes, spelling, recipe, watcher)
-        if len(begun.refused):
-            console.print(f"left out: {begun.refused}", markup=False, highlight=False)
-        try:
+    display = progress.Display(console, recipe)
+    watcher: Watcher = display
+    if tensorboard is not None:
+        watcher = progress.Several(display, progress.TensorBoard(tensorboard))
+    if resume:
+        begun = session.resume(out, watcher)
+    else:
+        sources = Sources(**told, normalization=normalization)  # type: ignore[arg-type]
+        begun = session.begin(out, sources, sizes, spelling, recipe, watcher)
+    if len(begun.refused):
+        console.print(f"left out: {begun.refused}", markup=False, highlight=False)
+    try:
+        with display:
             begun.training.run()
-        except Interrupted:
-            console.print(
-                f"stopped and saved; go on with: qkv translate train --out {out} --resume",
-                markup=False,
-                highlight=False,
-            )
-            raise typer.Exit(130) from None
-    console.print(f"the best model is in {out}", markup=False, highlight=False)
+    except Interrupted:
+        hint = f"stopped and saved; go on with: qkv translate train --out {out} --resume"
+        console.print(hint, markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    console.print(f"the best model is in {out}", markup=False, highlight=False, soft_wrap=True)
 
 
 @translate.command()
