@@ -44,13 +44,15 @@ class Search:
         if self.max_length is not None and self.max_length < 1:
             raise ValueError(f"max_length must be at least 1; got {self.max_length}")
 
-    def score(self, log_p: Tensor, length: int, covered: Tensor, real: Tensor) -> Tensor:
-        """Scores (b, n) of hypotheses that looked at the source so much, (b, n, s)."""
+    def score(self, log_p: Tensor, length: int) -> Tensor:
+        """Scores of hypotheses of this length, the coverage of the source left aside."""
         scores: Tensor = log_p / ((5.0 + length) / 6.0) ** self.length
-        if self.coverage:
-            seen = covered.clamp(1e-9, 1.0).log().masked_fill(~real.unsqueeze(1), 0.0)
-            scores = scores + self.coverage * seen.sum(-1)
         return scores
+
+    def uncovered(self, covered: Tensor, real: Tensor) -> Tensor:
+        """What it costs (b, n) to have looked at the source so little, (b, n, s); never above 0."""
+        seen = covered.clamp(1e-9, 1.0).log().masked_fill(~real.unsqueeze(1), 0.0)
+        return self.coverage * seen.sum(-1)
 
 
 class Hypothesis(NamedTuple):
@@ -115,7 +117,10 @@ def search(
         covered = _rows(covered + step.weights, parents)
 
         over = (chosen == END) & (ranks[: chosen.shape[1]] < k) & (best > -torch.inf)
-        scores = how.score(best, now + 1, covered, real[active]).masked_fill(~over, -torch.inf)
+        scores = how.score(best, now + 1)
+        if how.coverage:
+            scores = scores + how.uncovered(covered, real[active])
+        scores = scores.masked_fill(~over, -torch.inf)
         new = _Ended(scores, best, torch.full_like(parents, now), parents)
         kept = _Ended(*(part[active] for part in ended)).best_with(new)
         for whole, part in zip(ended, kept, strict=True):
@@ -125,7 +130,9 @@ def search(
         order = _ranked(alive, greedy, k)
         log_p, parents, tokens = (x.gather(1, order) for x in (alive, parents, chosen))
         past.append(_recorded(active, batch, k, tokens, parents, step.weights))
-        enough = ~greedy & (kept.score > -torch.inf).all(1)
+        # Without going on, the best way under way scores this; if that is too little, it is over.
+        hope = how.score(log_p.amax(1), now + 1)
+        enough = ~greedy & (kept.score[:, how.n_best - 1] >= hope)
         going = (~enough & (log_p > -torch.inf).any(1)).nonzero().squeeze(1)
         if not len(going):
             break
