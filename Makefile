@@ -50,6 +50,8 @@ bench: .venv/installed-all
 	$(BIN)/qkv bench layers
 	$(BIN)/qkv bench regress
 	$(BIN)/qkv bench table
+	$(PIP) -e '.[bench-translate]'
+	$(BIN)/qkv bench translate
 
 clean:
 	rm -rf .venv build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -36,6 +36,7 @@ ORDER = [
     "recording",
     "words",
     "labelled",
+    "translate",
     "plot",
     "terminal",
     "viewer",

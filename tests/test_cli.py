@@ -22,7 +22,8 @@ def qkv(*words: str) -> subprocess.CompletedProcess[str]:
 def test_help_reads_well() -> None:
     result = qkv("--help")
     assert result.returncode == 0
-    for word in ("query", "regress", "sentence", "gallery", "explain", "warmup", "bench"):
+    words = "query regress sentence translate gallery explain warmup bench"
+    for word in words.split():
         assert word in result.stdout
 
 
@@ -57,7 +58,7 @@ def test_explain() -> None:
         (["explain", "--similarity", "gausian"], "did you mean 'gaussian'?"),
         (
             ["bench", "nope"],
-            "qkv: a benchmark must be one of core, fused, regress, table, layers; got 'nope'",
+            "a benchmark must be one of core, fused, regress, table, layers, translate; got",
         ),
         (["explain", "--queries", "0"], "Invalid value for '--queries'"),
         (["fly"], "No such command 'fly'"),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from qkv import nn as nn
     from qkv import plot as plot
     from qkv import summary as summary
+    from qkv import translate as translate
     from qkv import words as words
     from qkv.partial import Partial as Partial
     from qkv.plan import Plan as Plan
@@ -73,7 +74,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ["mask", "nn", "plot", "summary", "words"]
+_MODULES = ["mask", "nn", "plot", "summary", "translate", "words"]
 
 __all__ = [*_MODULES, *_HOME_OF]
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 #: Each is a module here with measure() -> Iterator[Figure].
-SUITES = ["core", "fused", "regress", "table", "layers"]
+SUITES = ["core", "fused", "regress", "table", "layers", "translate"]
 
 
 class Figure(NamedTuple):

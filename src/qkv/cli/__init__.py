@@ -6,16 +6,27 @@ import sys
 
 from rich.console import Console
 
-from qkv.cli import bench, explain, gallery, query, regress, sentence, warmup
+from qkv.cli import bench, explain, gallery, query, regress, sentence, translate, warmup
 from qkv.cli.app import app
 
-__all__ = ["app", "bench", "explain", "gallery", "main", "query", "regress", "sentence", "warmup"]
+__all__ = [
+    "app",
+    "bench",
+    "explain",
+    "gallery",
+    "main",
+    "query",
+    "regress",
+    "sentence",
+    "translate",
+    "warmup",
+]
 
 
 def main() -> None:
     """The command `qkv`: a user's mistake is one line and exit code 2, never a traceback."""
     try:
         app()
-    except (ValueError, TypeError, MemoryError, OSError) as error:
+    except (ValueError, TypeError, MemoryError, OSError, ImportError) as error:
         Console(stderr=True, soft_wrap=True).print(f"qkv: {error}", style="red", markup=False)
         sys.exit(2)

@@ -14,7 +14,8 @@ from qkv.cli.app import app
 @app.command()
 def bench(
     suite: Annotated[
-        str, typer.Argument(help="What to measure: core, fused, regress, table or layers.")
+        str,
+        typer.Argument(help="What to measure: core, fused, regress, table, layers or translate."),
     ] = "core",
     json: Annotated[
         Path | None, typer.Option(help="Write the figures to this file as JSON, too.")

@@ -22,6 +22,8 @@ EXAMPLES = [
     "similarities",
     "multihead",
     "heads",
+    "fixed_state",
+    "dates",
 ]
 
 

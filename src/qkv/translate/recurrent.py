@@ -1,0 +1,250 @@
+"""The Bahdanau translator: a recurrent network that looks back at its source at every step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from qkv.normalize import softmax
+from qkv.similarity import Additive, Similarity, SimilarityLike, as_similarity, learned
+from qkv.translate.cells import Cell, cell_of
+from qkv.translate.dropout import Dropout
+from qkv.translate.model import Model, Step
+from qkv.translate.readout import readout_of
+from qkv.translate.unrolled import decode, read_both_ways
+from qkv.translate.vocabulary import PAD
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """The sizes and choices of a :class:`Translator`.
+
+    Args:
+        embedding: the size of a token's vector.
+        hidden: the size of the decoder's state, and of the encoder's in each direction.
+        cell: the recurrent cell, "gru" or "lstm".
+        similarity: how a state is compared with what it looks at, by name; "additive" is Eq. 12.
+        memory: "all" states of the encoder can be looked at, or only its "last" ones, which is
+            the translator without attention.
+        readout: what stands before the output layer, a "maxout" or a "tanh" layer.
+        features: the size of the readout; None: half of `hidden`, or `embedding` where tied.
+        tied: whether the output layer is the target's embedding.
+        dropout: the share of embeddings, remembered states and features dropped in training.
+    """
+
+    embedding: int = 256
+    hidden: int = 256
+    cell: Literal["gru", "lstm"] = "gru"
+    similarity: str = "additive"
+    memory: Literal["all", "last"] = "all"
+    readout: Literal["maxout", "tanh"] = "maxout"
+    features: int | None = None
+    tied: bool = False
+    dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.memory not in ("all", "last"):
+            raise ValueError(f"memory must be 'all' or 'last'; got {self.memory!r}")
+        if self.tied and self.features not in (None, self.embedding):
+            raise ValueError(
+                f"features must be the embedding's {self.embedding} where they are tied; "
+                f"got {self.features}"
+            )
+
+    @property
+    def feature_count(self) -> int:
+        if self.features is not None:
+            return self.features
+        return self.embedding if self.tied else max(1, self.hidden // 2)
+
+
+class Looked(NamedTuple):
+    """What the decoder looks at: the encoder's states, made ready to be compared."""
+
+    key: Tensor  # (batch, s, p), prepared by the similarity
+    value: Tensor  # (batch, s, c)
+    allowed: Tensor  # (batch, 1, s)
+    summary: Tensor  # (batch, c): the last state of either direction
+
+    def select(self, sentences: Tensor) -> Looked:
+        return Looked(*(part[sentences] for part in self))
+
+
+class Standing(NamedTuple):
+    """The decoder's state: one tensor (batch, n, hidden), or two for an LSTM."""
+
+    parts: tuple[Tensor, ...]
+
+    def select(self, sentences: Tensor, rows: Tensor) -> Standing:
+        return Standing(tuple(part[sentences.unsqueeze(-1), rows] for part in self.parts))
+
+
+class Translator(Model[Looked, Standing]):
+    """c_t' = Σ_t α(h'_{t'−1}, h_t) h_t, Eq. 13, feeds the next state h'_t' and the next token.
+
+    A bidirectional recurrent encoder gives the states h_t. At each step the decoder's last state
+    h' is the query, the h_t are keys and values, and
+
+        h'_t' = cell([e_t'; c_t'], h'_{t'−1}),      features_t' = readout([h'_t'; e_t'; c_t']),
+
+    where e is the embedding of the last token. The similarity is any of qkv's; keys are prepared
+    once for each sentence.
+
+    >>> import torch
+    >>> from qkv.translate import Recurrent, Translator
+    >>> model = Translator(Recurrent(embedding=16, hidden=32), source=100, target=90).eval()
+    >>> memory = model.encode(torch.randint(4, 100, (2, 7)), torch.tensor([7, 5]))
+    >>> step = model.step(memory, model.start(memory), tokens=torch.tensor([[2], [2]]))
+    >>> model.logits(step.features).shape, step.weights.shape
+    (torch.Size([2, 1, 90]), torch.Size([2, 1, 7]))
+
+    Args:
+        sizes: the sizes and choices.
+        source: the number of source tokens; target: of target tokens.
+        similarity: instead of the one named in `sizes`; such a model cannot be saved.
+    """
+
+    def __init__(
+        self, sizes: Recurrent, source: int, target: int, similarity: SimilarityLike = None
+    ) -> None:
+        super().__init__()
+        states = 2 * sizes.hidden
+        self.sizes = sizes
+        self.own_similarity = similarity is not None
+        self.source_embedding = nn.Embedding(source, sizes.embedding, padding_idx=PAD)
+        self.target_embedding = nn.Embedding(target, sizes.embedding, padding_idx=PAD)
+        encoder = {"gru": nn.GRU, "lstm": nn.LSTM}.get(sizes.cell)
+        if encoder is None:
+            raise ValueError(f"cell must be 'gru' or 'lstm'; got {sizes.cell!r}")
+        self.encoder = encoder(sizes.embedding, sizes.hidden, bidirectional=True, batch_first=True)
+        self.bridge = nn.Linear(states, sizes.hidden)
+        self.similarity, self.key_map = _comparison(
+            similarity or sizes.similarity, sizes.hidden, states
+        )
+        self.cell: Cell = cell_of(sizes.cell, sizes.embedding, states, sizes.hidden)
+        self.readout = readout_of(
+            sizes.readout, sizes.hidden + sizes.embedding + states, sizes.feature_count
+        )
+        self.output = nn.Linear(sizes.feature_count, target)
+        self.dropout = Dropout(sizes.dropout)
+        self._draw()
+
+    def _draw(self) -> None:
+        for embedding in (self.source_embedding, self.target_embedding):
+            nn.init.normal_(embedding.weight, std=self.sizes.embedding**-0.5)
+            with torch.no_grad():
+                embedding.weight[PAD] = 0.0
+        for name, weight in self.encoder.named_parameters():
+            if "weight_hh" in name:
+                nn.init.orthogonal_(weight)
+        nn.init.zeros_(self.output.bias)
+        if self.sizes.tied:
+            self.output.weight = self.target_embedding.weight
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Looked:
+        embedded = self.dropout(self.source_embedding(source))
+        states, summary = self._read(embedded, lengths)  # (batch, s, 2 hidden), (batch, 2 hidden)
+        if self.sizes.memory == "last":
+            value = summary.unsqueeze(1).expand(-1, source.shape[1], -1)  # wherever one looks
+        else:
+            value = states
+        positions = torch.arange(source.shape[1], device=source.device)
+        allowed = (positions < lengths.unsqueeze(-1)).unsqueeze(1)
+        value = self.dropout(value)
+        keys = self.key_map(value)
+        nobody = keys.new_empty(len(keys), 0, self.sizes.hidden)
+        _, prepared = self.similarity.prepare(nobody, keys)
+        return Looked(prepared, value, allowed, summary)
+
+    def _read(self, embedded: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's states, and its last ones in either direction."""
+        if isinstance(self.encoder, nn.GRU):
+            return read_both_ways(self.encoder, embedded, lengths)
+        packed = pack_padded_sequence(
+            embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        states, (last, _) = self.encoder(packed)
+        whole, _ = pad_packed_sequence(states, batch_first=True, total_length=embedded.shape[1])
+        return whole, torch.cat([last[0], last[1]], dim=-1)
+
+    def start(self, memory: Looked) -> Standing:
+        first = torch.tanh(self.bridge(memory.summary)).unsqueeze(1)  # (batch, 1, hidden)
+        return Standing(self.cell.start(first))
+
+    def attend(self, memory: Looked, query: Tensor) -> tuple[Tensor, Tensor]:
+        """The contexts (batch, n, c) of states (batch, n, hidden), and their weights."""
+        nothing = query.new_empty(len(query), 0, self.key_dim)
+        prepared, _ = self.similarity.prepare(query, nothing)
+        scores = self.similarity.log_score(prepared, memory.key)
+        weights = softmax(scores, memory.allowed, self.similarity.may_vanish)
+        return weights @ memory.value, weights
+
+    def step(self, memory: Looked, state: Standing, tokens: Tensor) -> Step[Standing]:
+        embedded = self.dropout(self.target_embedding(tokens))  # (batch, n, embedding)
+        context, weights = self.attend(memory, state.parts[0])
+        parts = self.cell.step(self.cell.read(embedded), context, state.parts)
+        features = self._features(parts[0], embedded, context)
+        return Step(features, Standing(parts), weights)
+
+    def forced(self, memory: Looked, tokens: Tensor) -> Tensor:
+        embedded = self.dropout(self.target_embedding(tokens))  # (batch, t, embedding)
+        read = self.cell.read(embedded)  # what the cell makes of all tokens, at once
+        first = self.start(memory).parts
+        if isinstance(self.similarity, Additive) and self.sizes.cell == "gru":
+            hidden, context = decode(self.cell, self.similarity, memory, read, first[0])
+        else:
+            hidden, context = self._unrolled(memory, read, first)
+        return self._features(hidden, embedded, context)
+
+    def _unrolled(
+        self, memory: Looked, read: Tensor, parts: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """States and contexts (batch, t, …) of all steps, each made by :meth:`step`'s formula."""
+        states, contexts = [], []
+        for now in read.split(1, dim=1):
+            context, _ = self.attend(memory, parts[0])
+            parts = self.cell.step(now, context, parts)
+            states.append(parts[0])
+            contexts.append(context)
+        return torch.cat(states, dim=1), torch.cat(contexts, dim=1)
+
+    def _features(self, hidden: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
+        together = torch.cat([hidden, embedded, context], dim=-1)
+        return self.dropout(self.readout(together))  # type: ignore[no-any-return]
+
+    @property
+    def key_dim(self) -> int:
+        return self.sizes.hidden if isinstance(self.key_map, nn.Linear) else 2 * self.sizes.hidden
+
+    def to_json(self) -> dict[str, Any]:
+        if self.own_similarity:
+            raise ValueError("a translator can be saved only if its similarity goes by a name")
+        return {"kind": "recurrent", **asdict(self.sizes)}
+
+
+def _comparison(
+    similarity: SimilarityLike, query_dim: int, key_dim: int
+) -> tuple[Similarity, nn.Module]:
+    """A similarity of states, and what maps keys to the size that it compares.
+
+    One that compares only what is of one size gets keys mapped to the size of the queries.
+    """
+    for size, key_map in (
+        (key_dim, nn.Identity()),
+        (query_dim, nn.Linear(key_dim, query_dim, False)),
+    ):
+        made = (
+            learned(similarity, query_dim, size, query_dim) if isinstance(similarity, str) else None
+        )
+        chosen = as_similarity(made or similarity)
+        try:
+            chosen.check(torch.empty(1, 1, query_dim), torch.empty(1, 1, size))
+        except ValueError as error:
+            refusal = error
+        else:
+            return chosen, key_map
+    raise refusal

@@ -1,0 +1,55 @@
+"""Output layer and loss as one, held to torch's own two."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkv.translate import loss as module
+from qkv.translate.loss import smoothed_loss
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("slice_size", [40, 2**21])
+def test_equals_torch(smoothing: float, slice_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SLICE", slice_size)  # 40: two tokens at a time
+    torch.manual_seed(0)
+    found = []
+    for ours in (True, False):
+        generator = torch.Generator().manual_seed(2)
+        x, weight, bias = (
+            torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
+            for shape in ((7, 3), (19, 3), (19,))
+        )
+        wanted = torch.randint(19, (7,), generator=generator)
+        if ours:
+            loss = smoothed_loss(x, weight, bias, wanted, smoothing)
+        else:
+            scores = F.linear(x, weight, bias)
+            loss = F.cross_entropy(scores, wanted, reduction="sum", label_smoothing=smoothing)
+        (loss * 1.7).backward()
+        found.append([loss.detach(), x.grad, weight.grad, bias.grad])
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_gradcheck() -> None:
+    torch.manual_seed(0)
+    inputs = [
+        torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((5, 3), (11, 3), (11,))
+    ]
+    wanted = torch.tensor([0, 10, 3, 3, 7])
+    assert torch.autograd.gradcheck(lambda *x: smoothed_loss(*x, wanted, 0.2), inputs)
+
+
+def test_a_certain_answer_that_is_wrong_costs_what_it_should() -> None:
+    x, weight = torch.tensor([[1.0]]), torch.tensor([[0.0], [300.0]])
+    loss = smoothed_loss(x, weight, torch.zeros(2), torch.tensor([0]))
+    assert loss.item() == 300.0  # not inf: the probability underflows, its logarithm does not
+
+
+def test_smoothing_is_a_share() -> None:
+    x = torch.zeros(1, 1)
+    with pytest.raises(ValueError, match=r"^smoothing must be at least 0 and below 1; got 1.0$"):
+        smoothed_loss(x, x, x[0], torch.tensor([0]), 1.0)
