@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sklearn.neighbors import RadiusNeighborsRegressor
 
 import qkv
-from qkv.regression import Nearest, NothingNear, Undecided, rows, tree
+from qkv.regression import Nearest, NothingNear, Undecided, progress, rows, tree
 from qkv.regression.kernels import NAMES, as_kernel, at
-from qkv.regression.local import fit_others
+from qkv.regression.local import LeaveOneOut
 from qkv.regression.pool import pool
 
 Regressor = qkv.NadarayaWatsonRegressor
@@ -60,7 +60,7 @@ def test_leave_one_out_leaves_one_out(kernel: str, degree: int, d: int) -> None:
     x, y = _sample(31, d)
     model = Regressor(kernel, 0.9, degree).fit(x, y[:, 0])
     examples = model.examples_
-    others = fit_others(*model._gaze, degree)
+    others = LeaveOneOut(model.examples_, model.kernel_, degree).at(model.width_)
     for i in (0, 7, 30):
         keep = np.arange(31) != i
         rest = Regressor(kernel, 0.9, degree).fit(
@@ -73,7 +73,7 @@ def test_leave_one_out_leaves_one_out(kernel: str, degree: int, d: int) -> None:
 def test_leave_one_out_of_isolated_examples_keeps_its_digits() -> None:
     x = np.array([[0.0, 0.0], [10.0, 0.0], [11.0, 0.0]])
     model = Regressor(bandwidth=0.5).fit(x, [1.0, 2.0, 5.0])
-    others = fit_others(*model._gaze, 0)
+    others = LeaveOneOut(model.examples_, model.kernel_, 0).at(model.width_)
     np.testing.assert_allclose(others.answer[:, 0], [2.0, 5.0, 2.0], rtol=1e-12)
 
 
@@ -295,3 +295,19 @@ def test_ties_scales_constant_columns_and_weights_of_0(
     repeated = np.repeat(np.arange(len(x)), weight)
     again = Regressor(kernel, bandwidth, empty="nearest").fit(x[repeated], y[repeated])
     np.testing.assert_allclose(again.predict(x), answer, atol=1e-6)
+
+
+def test_a_long_search_shows_a_bar(monkeypatch, capsys) -> None:
+    x = np.linspace(0, 4, 101)[:, None]
+    y = np.sin(x[:, 0])
+    model = qkv.NadarayaWatsonRegressor(verbose=True)
+    monkeypatch.setattr(progress, "PATIENCE", 60.0)
+    model.fit(x, y)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    model.fit(x, y)
+    shown = capsys.readouterr().err
+    assert "searching the bandwidth" in shown
+    assert "100%" in shown
+    qkv.NadarayaWatsonRegressor().fit(x, y)
+    assert capsys.readouterr().err == ""

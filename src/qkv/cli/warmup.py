@@ -12,10 +12,12 @@ from qkv.cli.app import app
 @app.command()
 def warmup() -> None:
     """Compile all kernels ahead, so that no first call has to wait."""
-    from qkv.operators.fused import warmup as compile_all
+    from qkv.operators.fused import warmup as compile_fused
+    from qkv.operators.sorted import line
 
     with Console().status("compiling") as status:
-        compile_all(lambda kernel: status.update(f"compiled {kernel}"))
+        compile_fused(lambda kernel: status.update(f"compiled {kernel}"))
+        line.compile_all()
         if find_spec("pyarrow") is not None:
             from qkv.table.kernels import compiled
 

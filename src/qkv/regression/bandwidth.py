@@ -19,7 +19,7 @@ from qkv.regression.categories import most_smoothing
 from qkv.regression.criteria import CRITERIA
 from qkv.regression.examples import Array, Examples, Width
 from qkv.regression.kernels import spread
-from qkv.regression.local import fit_others
+from qkv.regression.local import LeaveOneOut
 from qkv.regression.nearest import Nearest
 from qkv.regression.progress import Progress
 from qkv.similarity import Kernel
@@ -29,6 +29,7 @@ GRID_STEP = math.log(2)  # between candidates on the first, coarse grid
 FINER = 8  # candidates between the best of the grid and its neighbours
 ROUNDS = 2  # times that every column is searched on its own
 COLUMN_GRID, COLUMN_FINER = 5, 6  # as above, for each column
+SHARES = 9  # smoothings tried for each categorical column, before finer ones
 
 
 class Undecided(UserWarning):
@@ -65,7 +66,8 @@ def find(examples: Examples, kernel: Kernel, wanted: Any, degree: int, verbose: 
         _warn(reason)
         return Found(start, none)
     with Progress(verbose) as progress:
-        search = _Search(examples, kernel, degree, "loo" if wanted == "knn" else wanted, progress)
+        left_out = LeaveOneOut(examples, kernel, degree)
+        search = _Search(examples, left_out, "loo" if wanted == "knn" else wanted, progress)
         best = search.neighbors(start) if wanted == "knn" else search.bandwidth(start)
         best = search.smoothings(best)
     errors = [trial[-1] for trial in search.trials]
@@ -147,8 +149,7 @@ def _warn(reason: str) -> None:
 @dataclass
 class _Search:
     examples: Examples
-    kernel: Kernel
-    degree: int
+    left_out: LeaveOneOut
     criterion: str
     progress: Progress
     trials: list[list[float]] = field(default_factory=list)
@@ -160,10 +161,9 @@ class _Search:
         self.unit = 1.0 if self.criterion == "aicc" else float(variance)
 
     def error(self, width: Width) -> float:
-        others = fit_others(self.examples, self.kernel, width, self.degree)
-        found = CRITERIA[self.criterion](self.examples, others)
+        found = CRITERIA[self.criterion](self.examples, self.left_out.at(width))
         # Rounded to what can be told apart, so that noise in the last digits decides nothing.
-        found = float(np.round(found / self.unit, 10)) * self.unit
+        found = round(found / self.unit, 10) * self.unit
         looked = [width.neighbors] if width.neighbors is not None else width.bandwidth
         padded = np.resize(looked, width.bandwidth.size)
         self.trials.append([*padded, *width.smoothing, found])
@@ -178,6 +178,8 @@ class _Search:
         low, high = self._bounds(start)
         steps = math.ceil((np.max(high) - np.max(low)) / GRID_STEP)
         factors = np.linspace(np.max(low), np.max(high), steps + 1)
+        alone = ROUNDS * d * (COLUMN_GRID + COLUMN_FINER) if d > 1 else 0
+        self.progress.expect(factors.size + FINER + alone)
 
         def along(factor: float) -> Width:
             return start._replace(bandwidth=start.bandwidth * math.exp(factor))
@@ -208,21 +210,24 @@ class _Search:
         """The number of neighbours, over numbers that grow by about a fifth."""
         most = _most(self.examples)
         counts = np.unique(np.geomspace(1, most, min(most, 40)).round().astype(int))
+        self.progress.expect(counts.size)
         errors = [self.error(start._replace(neighbors=int(count))) for count in counts]
         return start._replace(neighbors=int(counts[int(np.argmin(errors))]))
 
     def smoothings(self, found: Width) -> Width:
         """How much each categorical column looks at other categories, one after the other."""
-        for column, count in enumerate(self.examples.categories):
-            if count < 2:
-                continue
+        several = [(at, count) for at, count in enumerate(self.examples.categories) if count > 1]
+        self.progress.expect(len(several) * (SHARES + COLUMN_FINER))
+        for column, count in several:
 
             def one(share: float, column: int = column, found: Width = found) -> Width:
                 changed = found.smoothing.copy()
                 changed[column] = share
                 return found._replace(smoothing=changed)
 
-            share, _ = self._line(one, np.linspace(0.0, most_smoothing(count), 9), COLUMN_FINER)
+            share, _ = self._line(
+                one, np.linspace(0.0, most_smoothing(count), SHARES), COLUMN_FINER
+            )
             found = one(share)
         return found
 

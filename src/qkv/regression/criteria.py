@@ -41,22 +41,12 @@ CRITERIA: dict[str, Callable[[Examples, Others], float]] = {"loo": loo, "aicc": 
 
 
 def residuals(examples: Examples, others: Others) -> Array:
-    """What each example differs by from what the others say of it, (m, k).
-
-    One that sees no other is held against the mean of all others.
-    """
-    copies = examples.copies
-    total, taken = copies.sum(), np.minimum(copies, 1.0)
-    rest = (total - taken)[:, None]
-    target = examples.target
-    sums = total * examples.mean - taken[:, None] * target
-    prior = np.divide(sums, rest, where=rest > 0, out=np.zeros_like(target))
-    prior = np.where(rest > 0, prior, examples.mean)
-    return target - np.where(others.empty[:, None], prior, others.answer)
+    """What each example differs by from what the others say of it, (m, k)."""
+    return examples.target - others.answer
 
 
 def _mean_square(examples: Examples, residual: Array) -> float:
-    return float(np.average((residual**2).mean(axis=1), weights=examples.copies))
+    return float(np.average(residual**2, axis=0, weights=examples.weight).mean())
 
 
 def _fitted(examples: Examples, others: Others) -> tuple[float, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from qkv.regression import rows
 from qkv.regression.examples import Array, Examples, Keys, Places, Width
-from qkv.regression.pool import pool, pool_others
+from qkv.regression.pool import Everyone, pool
 from qkv.similarity import Kernel
 
 #: Products of keys lose eps · (spread / bandwidth)²; beyond this they are formed about each query.
@@ -32,9 +32,8 @@ class Fit(NamedTuple):
 class Others(NamedTuple):
     """What the fit without each example says of it."""
 
-    answer: Array  # (m, k)
+    answer: Array  # (m, k); the mean of all others for one that sees none of them
     leverage: Array  # (m,): the example's share in its own fitted value
-    empty: Array  # (m,): True where no other example is in sight
 
 
 def fit(examples: Examples, kernel: Kernel, width: Width, query: Keys, degree: int) -> Fit:
@@ -45,23 +44,44 @@ def fit(examples: Examples, kernel: Kernel, width: Width, query: Keys, degree: i
     return _line(examples, kernel, width, query)
 
 
-def fit_others(examples: Examples, kernel: Kernel, width: Width, degree: int) -> Others:
-    """Leave-one-out for every example, in one pass.
+class LeaveOneOut:
+    """What the fit without each example says of it, at any number of widths, each in one pass.
 
     Both fits are weighted least squares, for which ŷ₋ᵢ = (ŷᵢ − Lᵢᵢ yᵢ)/(1 − Lᵢᵢ) holds.
     """
-    said, share = pool_others(examples, kernel, width, examples.target)
-    empty = said.log_total == -np.inf
-    share = np.where(empty, 1.0, share)
-    if degree == 0 or examples.keys.number.shape[1] == 0:
-        return Others(said.answer, share, empty)
-    line = _line(examples, kernel, width, examples.keys, own=np.arange(len(share)))
-    leverage = np.minimum(share * line.reach, 1.0)
-    # A line that must pass through a point says nothing of it; the mean of the others does.
-    sound = (leverage < _ALMOST_ALL)[:, None]
-    rest = np.where(sound, 1 - leverage[:, None], 1.0)
-    answer = (line.answer - leverage[:, None] * examples.target) / rest
-    return Others(np.where(sound, answer, said.answer), leverage, empty)
+
+    def __init__(self, examples: Examples, kernel: Kernel, degree: int) -> None:
+        self.examples, self.kernel = examples, kernel
+        self.straight = degree == 1 and examples.keys.number.shape[1] > 0
+        self.everyone = Everyone(examples, kernel, examples.target)
+        self.prior = _means_of_others(examples)
+
+    def at(self, width: Width) -> Others:
+        said, share = self.everyone.without_itself(width)
+        answer, target = said.answer, self.examples.target
+        if self.straight:
+            places = np.arange(len(target))
+            line = _line(self.examples, self.kernel, width, self.examples.keys, own=places)
+            share = np.minimum(share * line.reach, 1.0)
+            # A line that must pass through a point says nothing of it; the mean of the others does.
+            sound = (share < _ALMOST_ALL)[:, None]
+            rest = np.where(sound, 1 - share[:, None], 1.0)
+            answer = np.where(sound, (line.answer - share[:, None] * target) / rest, answer)
+        alone = said.log_total == -np.inf
+        if alone.any():
+            answer = np.where(alone[:, None], self.prior, answer)
+            share = np.where(alone, 1.0, share)
+        return Others(answer, share)
+
+
+def _means_of_others(examples: Examples) -> Array:
+    """The mean of all examples but one, for each of them."""
+    copies, target = examples.copies, examples.target
+    total, taken = copies.sum(), np.minimum(copies, 1.0)
+    rest = (total - taken)[:, None]
+    sums = total * examples.mean - taken[:, None] * target
+    return np.where(rest > 0, np.divide(sums, rest, where=rest > 0, out=np.zeros_like(sums)),
+                    examples.mean)  # fmt: skip
 
 
 def _line(

@@ -89,35 +89,48 @@ def _partial(similarity: Kernel, tokens: torch.Tensor, key: Array, value: Array)
         )
 
 
-def pool_others(
-    examples: Examples, kernel: Kernel, width: Width, columns: Array
-) -> tuple[Said, Array]:
-    """What the other examples say to each, and its own share of the weight if it could speak.
+class Everyone:
+    """The examples, each to be told what the others say, at any number of widths.
 
     Leave-one-out in one pass: with N = Σ K y and D = Σ K over all keys, those but one say
     (N − K(0)y) / (D − K(0)). A weight counts copies of a row; of several, one is left out.
     """
-    keys = examples.keys
-    own = height(kernel) * np.minimum(examples.copies, 1.0) * np.prod(1 - width.smoothing)
-    similarity = at(kernel, width.bandwidth)
-    on_a_line = keys.number.shape[1] == 1 and not keys.code.shape[1] and width.neighbors is None
-    form = similarity.as_sorted(torch.from_numpy(keys.number)) if on_a_line else ""
-    if isinstance(form, SortedForm):
-        line = Line(np.ascontiguousarray(keys.number[:, 0]), columns, examples.weight)
-        said = line.pool_others(form.kernel, form.bandwidth)
+
+    def __init__(self, examples: Examples, kernel: Kernel, columns: Array) -> None:
+        self.examples, self.kernel, self.columns = examples, kernel, columns
+        self.own = height(kernel) * np.minimum(examples.copies, 1.0)
+        keys = examples.keys
+        self.line: Line | None = None
+        if keys.number.shape[1] == 1 and not keys.code.shape[1]:
+            unit = at(kernel, np.ones(1)).as_sorted(torch.from_numpy(keys.number))
+            if isinstance(unit, SortedForm):
+                self.unit = unit
+                self.line = Line(np.ascontiguousarray(keys.number[:, 0]), columns, examples.weight)
+
+    def without_itself(self, width: Width) -> tuple[Said, Array]:
+        """What the others say to each example, and its share of the weight if it could speak."""
+        if self.line is None or width.neighbors is not None:
+            return self._by_difference(width)
+        bandwidth = self.unit.bandwidth * float(width.bandwidth[0])
+        said = self.line.pool_others(self.unit.kernel, bandwidth)
         with np.errstate(over="ignore"):
-            return said, own / (own + np.exp(said.log_total))
-    everyone = pool(examples, kernel, width, keys, columns, own=np.arange(len(keys)))
-    with np.errstate(over="ignore"):
-        share = np.minimum(own * np.exp(-everyone.log_total), 1.0)
-    rest = 1 - share
-    alone = rest < _ALMOST_ALONE
-    safe = np.where(alone, 1.0, rest)[:, None]
-    answer = (everyone.answer - share[:, None] * columns) / safe
-    log_total = everyone.log_total + np.log(safe[:, 0])
-    places = np.flatnonzero(alone)
-    for batch, weights, totals in rows.weights(
-        examples, kernel, width, keys.take(places), own=places, leave_out=True
-    ):
-        answer[places[batch]], log_total[places[batch]] = weights @ columns, totals
-    return Said(answer, log_total), share
+            return said, self.own / (self.own + np.exp(said.log_total))
+
+    def _by_difference(self, width: Width) -> tuple[Said, Array]:
+        examples, kernel, columns = self.examples, self.kernel, self.columns
+        keys = examples.keys
+        everyone = pool(examples, kernel, width, keys, columns, own=np.arange(len(keys)))
+        own = self.own * np.prod(1 - width.smoothing)
+        with np.errstate(over="ignore"):
+            share = np.minimum(own * np.exp(-everyone.log_total), 1.0)
+        rest = 1 - share
+        alone = rest < _ALMOST_ALONE
+        safe = np.where(alone, 1.0, rest)[:, None]
+        answer = (everyone.answer - share[:, None] * columns) / safe
+        log_total = everyone.log_total + np.log(safe[:, 0])
+        places = np.flatnonzero(alone)
+        for batch, weights, totals in rows.weights(
+            examples, kernel, width, keys.take(places), own=places, leave_out=True
+        ):
+            answer[places[batch]], log_total[places[batch]] = weights @ columns, totals
+        return Said(answer, log_total), share

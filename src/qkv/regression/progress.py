@@ -1,12 +1,12 @@
-"""A line that tells how far a long search has come, once it has taken more than a second."""
+"""A bar that tells how far a long search has come, once it has taken more than a second."""
 
 from __future__ import annotations
 
 import time
 from types import TracebackType
 
+from rich import progress
 from rich.console import Console
-from rich.status import Status
 
 PATIENCE = 1.0
 
@@ -17,21 +17,30 @@ class Progress:
     def __init__(self, verbose: bool) -> None:
         self.verbose = verbose
         self.begun = time.monotonic()
-        self.tried = 0
-        self.status: Status | None = None
+        self.tried, self.expected = 0, 0
+        self.bar: progress.Progress | None = None
 
     def __enter__(self) -> Progress:
         return self
+
+    def expect(self, candidates: int) -> None:
+        """At most so many more are to come."""
+        self.expected = self.tried + candidates
 
     def heard(self, score: float, best: float) -> None:
         self.tried += 1
         if not self.verbose or time.monotonic() - self.begun < PATIENCE:
             return
-        text = f"searching the bandwidth: {self.tried} tried, error {score:.4g}, best {best:.4g}"
-        if self.status is None:
-            self.status = Console(stderr=True).status(text)
-            self.status.start()
-        self.status.update(text)
+        if self.bar is None:
+            columns = (
+                *progress.Progress.get_default_columns(),
+                progress.TextColumn("{task.fields[errors]}"),
+            )
+            self.bar = progress.Progress(*columns, console=Console(stderr=True))
+            self.task = self.bar.add_task("searching the bandwidth", errors="")
+            self.bar.start()
+        errors = f"error {score:.4g}, best {best:.4g}"
+        self.bar.update(self.task, completed=self.tried, total=self.expected, errors=errors)
 
     def __exit__(
         self,
@@ -39,5 +48,8 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.status is not None:
-            self.status.stop()
+        if self.bar is None:
+            return
+        if error is None:  # fewer may have been enough
+            self.bar.update(self.task, completed=self.tried, total=self.tried)
+        self.bar.stop()

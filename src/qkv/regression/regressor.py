@@ -124,7 +124,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
     def loo_score(self) -> float:
         """R² of predicting each example from all others, averaged over outputs."""
         examples = self.examples_
-        others = local.fit_others(*self._gaze, int(self.degree))
+        others = local.LeaveOneOut(examples, self.kernel_, int(self.degree)).at(self.width_)
         errors = np.average(residuals(examples, others) ** 2, axis=0, weights=examples.weight)
         spread = np.average((examples.target - examples.mean) ** 2, axis=0, weights=examples.weight)
         share = np.divide(errors, spread, where=spread > 0, out=(errors > 0).astype(float))

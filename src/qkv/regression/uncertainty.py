@@ -18,8 +18,8 @@ from qkv.operators.sorted.line import Said
 from qkv.regression.criteria import residuals
 from qkv.regression.examples import Array, Examples, Keys, Width
 from qkv.regression.kernels import height
-from qkv.regression.local import fit_others
-from qkv.regression.pool import pool, pool_others
+from qkv.regression.local import LeaveOneOut
+from qkv.regression.pool import Everyone, pool
 from qkv.similarity import Kernel
 
 
@@ -35,7 +35,7 @@ class Noise(NamedTuple):
 
     def at_others(self, examples: Examples, kernel: Kernel, width: Width) -> Array:
         """The same at each example, by the residuals of the others, (m, k)."""
-        said, _ = pool_others(examples, kernel, width, self.residual**2)
+        said, _ = Everyone(examples, kernel, self.residual**2).without_itself(width)
         return self._shrunk(said, kernel)
 
     def _shrunk(self, said: Said, kernel: Kernel) -> Array:
@@ -47,7 +47,7 @@ class Noise(NamedTuple):
 
 
 def learn(examples: Examples, kernel: Kernel, width: Width, degree: int) -> Noise:
-    residual = residuals(examples, fit_others(examples, kernel, width, degree))
+    residual = residuals(examples, LeaveOneOut(examples, kernel, degree).at(width))
     return Noise(residual, np.average(residual**2, axis=0, weights=examples.weight))
 
 

@@ -29,6 +29,7 @@ FAR = 8.0  # bandwidths to the nearest key, beyond which no cell is used
 FEW = 4  # keys of a cell that are summed directly
 LANES = 8  # powers that are formed together
 BLOCK = 16  # queries that go through a cell together
+SPAN = 8.0  # bandwidths that they may lie apart; windows are twice as wide, so they are shared
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93147180369123816e-01, 1.90821492927058770e-10
 _FACTORIAL = np.array([1.0 / math.factorial(j) for j in range(TERMS)])
 
@@ -232,7 +233,7 @@ def _pool(
     a, after = start, np.searchsorted(keys, queries[start], side="right")
     while a < stop:
         b, furthest = a, 0.0
-        while b < stop and b < a + BLOCK and (queries[b] - queries[a]) / h <= 1.0:
+        while b < stop and b < a + BLOCK and (queries[b] - queries[a]) / h <= SPAN:
             while after < n and keys[after] <= queries[b]:
                 after += 1
             near = _nearest(keys, queries[b], after, -1) / h

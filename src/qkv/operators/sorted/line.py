@@ -104,9 +104,7 @@ class Line:
             from qkv.operators.sorted import gaussian
 
             cells = gaussian.prepare(keys, values, h)
-            _share_out(
-                len(cells[0]) - 1, 1, partial(gaussian.fill, keys, weights, values, h, cells)
-            )
+            self._fill(partial(gaussian.fill, keys, weights, values, h, cells), len(cells[0]) - 1)
             return lambda start, stop: gaussian.pool(
                 query, order, start, stop, keys, weights, values, h, self.margin, others, cells,
                 answer, log_total,
@@ -116,11 +114,23 @@ class Line:
         matrix, guard = compact.expansion(kernel)
         even = not np.any(matrix[0, 1::2])
         cells = compact.prepare(keys, values, h, matrix.shape[0])
-        _share_out(len(cells[0]) - 1, 1, partial(compact.fill, keys, weights, values, h, cells))
+        self._fill(partial(compact.fill, keys, weights, values, h, cells), len(cells[0]) - 1)
         return lambda start, stop: compact.pool(
             query, order, start, stop, keys, weights, values, h, guard, others, matrix, even, cells,
             answer, log_total,
         )  # fmt: skip
+
+    def _fill(self, fill: Callable[[int, int], None], cells: int) -> None:
+        """Sum up each cell; few keys are summed sooner than a thread is called."""
+        _share_out(cells, 1 if self.key.size > _CHUNK else cells, fill)
+
+
+def compile_all() -> None:
+    """Compile the kernels, or load them from disk, so that no first call has to wait."""
+    some = np.arange(3.0)
+    line = Line(some, some[:, None])
+    for kernel in ("gaussian", "laplacian", "boxcar"):  # one of each file
+        line.pool(some, kernel, 1.0)
 
 
 def _share_out(count: int, least: int, run: Callable[[int, int], None]) -> None:
