@@ -143,7 +143,8 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
         {"similarity": "gausian"},
         ValueError,
         "similarity must be one of dot, scaled_dot, cosine, euclidean, gaussian, laplacian, "
-        "boxcar, triangular, epanechnikov, equal; got 'gausian'; did you mean 'gaussian'?",
+        "boxcar, triangular, epanechnikov, biweight, tricube, equal; got 'gausian'; did you mean "
+        "'gaussian'?",
     ),
     (
         {"similarity": 3},
@@ -217,7 +218,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"operator": "flash"},
         ValueError,
-        "operator must be one of topk, banded, sdpa, fused, dense, streamed; got 'flash'",
+        "operator must be one of topk, sorted, banded, sdpa, fused, dense, streamed; got 'flash'",
     ),
     (
         {"operator": "sdpa", "similarity": "laplacian"},

@@ -271,9 +271,10 @@ class _Forward(torch.autograd.Function):
 
 def _eager(tensor: Tensor) -> bool:
     """Whether nobody traces, transforms or watches the operators that are called."""
+    if not may_look(tensor) or type(tensor) not in (Tensor, nn.Parameter):
+        return False
     # The public surface has no such question; the name is checked by a test.
-    watched = torch._C._len_torch_dispatch_stack() > 0
-    return type(tensor) in (Tensor, nn.Parameter) and may_look(tensor) and not watched
+    return bool(torch._C._len_torch_dispatch_stack() == 0)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
