@@ -39,7 +39,8 @@ types: .venv/installed-all
 
 check: .venv/installed-all
 	$(BIN)/qkv warmup
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 tests
+	$(BIN)/pytest src docs README.md  # in one process: the blocks of a page build on each other
 
 docs: .venv/installed-all
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs .venv/docs
