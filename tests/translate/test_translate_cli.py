@@ -56,6 +56,12 @@ def test_a_sentence_or_lines_as_they_come(trained: Path) -> None:
     assert scores == sorted(scores, reverse=True)
 
 
+def test_an_alignment_is_drawn(trained: Path, tmp_path: Path) -> None:
+    drawn = tmp_path / "align.svg"
+    assert qkv("run", str(trained / "model"), "abc", "--plot", str(drawn)).stdout == "cba\n"
+    assert "<svg" in drawn.read_text(encoding="utf-8")
+
+
 def test_lines_are_answered_one_by_one(trained: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "run", str(trained / "model")],

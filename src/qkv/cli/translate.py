@@ -201,6 +201,5 @@ def score(
 def _draw(interpreter: Interpreter, translation: Translation, path: Path) -> None:
     from qkv import plot
 
-    figures: Any = plot  # its names are fetched on first use
     words = interpreter.words(translation)
-    plot.save(figures.alignment(words.weights.numpy(), words.source, words.target), path)
+    plot.save(plot.alignment(words.weights.numpy(), words.source, words.target), path)

@@ -73,19 +73,9 @@ def check_serves(name: str, column: str, type: pa.DataType) -> None:
 class Comparison(ABC):
     """Queries against one key column."""
 
-    #: The code of a kernel, where the inner loop does the comparing.
-    code: int | None = None
-    #: Queries as the inner loop takes them, (n,), and 1 / bandwidth.
-    query: np.ndarray
-    inverse = 1.0
-
     def __init__(self, column: str, description: str) -> None:
         self.column = column
         self.description = description
-
-    def numbers(self, keys: pa.Array) -> np.ndarray:
-        """Keys as the inner loop takes them, (m,)."""
-        raise NotImplementedError
 
     @abstractmethod
     def logs(self, keys: pa.Array) -> np.ndarray:
@@ -96,7 +86,20 @@ class Comparison(ABC):
         return None
 
 
-class Distance(Comparison):
+class Coded(Comparison):
+    """A comparison that the inner loop knows: of one number with another."""
+
+    code: int
+    #: Queries as the inner loop takes them, (n,), and 1 / bandwidth.
+    query: np.ndarray
+    inverse = 1.0
+
+    @abstractmethod
+    def numbers(self, keys: pa.Array) -> np.ndarray:
+        """Keys as the inner loop takes them, (m,)."""
+
+
+class Distance(Coded):
     """A kernel of the difference between numbers, or times."""
 
     def __init__(
@@ -176,7 +179,7 @@ class Distance(Comparison):
         return Both(Compare(self.column, ">=", low), Compare(self.column, "<=", high))
 
 
-class Same(Comparison):
+class Same(Coded):
     """The hard look-up: a weight of 1 where key and query are the same, else 0."""
 
     code = kernels.EQUAL

@@ -14,7 +14,7 @@ import torch
 from qkv.operators.fused import threads
 from qkv.table import kernels
 from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
-from qkv.table.comparison import Comparison, Distance
+from qkv.table.comparison import Coded, Comparison, Distance
 from qkv.table.leaders import Leaders
 from qkv.table.partial import TablePartial
 from qkv.table.sources import Scan
@@ -133,7 +133,7 @@ def _pieces(
 ) -> list[tuple[pa.RecordBatch, int]]:
     """The batch in parts small enough for blocks of (queries, rows), where such are needed."""
     kind = kind_of(batch.column(value).type)
-    if all(own.code is not None for own in comparisons) and kind is Kind.NUMBER:
+    if all(isinstance(own, Coded) for own in comparisons) and kind is Kind.NUMBER:
         return [(batch, 0)]
     rows = max(kernels.TILE, _BLOCK // n)
     return [(batch.slice(start, rows), start) for start in range(0, len(batch), rows)]
@@ -148,7 +148,7 @@ def _weigh(
     first_row: int,
 ) -> TablePartial:
     """What the rows of this batch say; leaders are updated in place."""
-    coded = [own for own in comparisons if own.code is not None]
+    coded = [own for own in comparisons if isinstance(own, Coded)]
     query = np.stack([own.query for own in coded], axis=1) if coded else np.empty((n, 0))
     key = np.empty((0, len(batch)))
     if coded:  # a single column is taken as it lies in memory
@@ -156,7 +156,7 @@ def _weigh(
         key = columns[0][None, :] if len(columns) == 1 else np.stack(columns)
     given = np.zeros((0, 0))
     for own in comparisons:
-        if own.code is None:
+        if not isinstance(own, Coded):
             logs = own.logs(batch.column(own.column))
             given = logs if len(given) == 0 else given + logs
     entries, codes, distinct = _values(plain(batch.column(value)), value)
