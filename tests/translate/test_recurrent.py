@@ -11,7 +11,6 @@ from torch import Tensor, nn
 import qkv
 from qkv.translate import Recurrent, Translator
 from qkv.translate.batches import Batch, Example, collate
-from qkv.translate.cells import cell_of
 from qkv.translate.dropout import Dropout
 from qkv.translate.vocabulary import END
 
@@ -147,31 +146,39 @@ def test_attention_sums_to_one_over_real_tokens(similarity: str) -> None:
 def test_equation_13_is_the_attention_of_the_decoders_last_state() -> None:
     model, data = small(), batch((6, 4))
     memory = model.encode(data.source, data.lengths)
-    state = model.start(memory)
-    context, weights = model.attend(memory, state.parts[0])
-    expected = qkv.attend(
-        state.parts[0], memory.value, memory.value, similarity=model.similarity, operator="dense"
-    )
-    torch.testing.assert_close(context, expected)
-    torch.testing.assert_close(weights @ memory.value, expected)
+    values, _ = model.values(data.source, data.lengths)
+    state = model.start(memory).parts[0]
+    context = qkv.attend(state, values, values, similarity=model.similarity, operator="dense")
+    weights = model.look(memory, state)
+    torch.testing.assert_close(weights @ values, context)
+    # It is mapped, then pooled; the equation pools, then maps.
+    torch.testing.assert_close(weights @ memory.mapped, model.context(context))
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_cells_are_those_of_torch(cell: str) -> None:
-    torch.manual_seed(1)
-    ours = cell_of(cell, EMBEDDING, 3, HIDDEN).double()  # type: ignore[arg-type]
+def test_a_step_is_that_of_torchs_cell_and_a_layer_of_state_token_and_context(cell: str) -> None:
+    model, data = small(cell=cell, readout="tanh"), batch((6, 4), (3, 5))
+    memory = model.encode(data.source, data.lengths)
+    values, _ = model.values(data.source, data.lengths)
+    before, tokens = model.start(memory), torch.tensor([[7], [9]])
+    embedded = model.target_embedding(tokens).squeeze(1)
+    context = (model.look(memory, before.parts[0]) @ values).squeeze(1)
     kind = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[cell]
-    theirs = kind(EMBEDDING + 3, HIDDEN).double()
-    theirs.weight_ih.data = torch.cat([ours.token.weight, ours.context.weight], dim=1)
-    theirs.weight_hh.data, theirs.bias_hh.data = ours.hidden.weight.data, ours.hidden.bias.data
-    theirs.bias_ih.data = ours.token.bias.data
-    token, context, hidden, memory = (
-        torch.randn(2, size, dtype=torch.float64) for size in (EMBEDDING, 3, HIDDEN, HIDDEN)
-    )
-    state = (hidden,) if cell == "gru" else (hidden, memory)
-    found = ours.step(ours.read(token), context, state)
-    wanted = theirs(torch.cat([token, context], dim=1), hidden if cell == "gru" else state)
-    torch.testing.assert_close(found, (wanted,) if cell == "gru" else wanted)
+    theirs = kind(EMBEDDING + 2 * HIDDEN, HIDDEN).double()
+    gates = model.cell.gates
+    inputs = torch.cat([model.token.weight, model.context.weight], dim=1)
+    theirs.weight_ih.data, theirs.bias_ih.data = inputs[:gates], model.token.bias[:gates]
+    theirs.weight_hh.data = model.cell.hidden.weight.data
+    theirs.bias_hh.data = model.cell.hidden.bias.data
+    parts = tuple(part.squeeze(1) for part in before.parts)
+    wanted = theirs(torch.cat([embedded, context], dim=1), parts[0] if cell == "gru" else parts)
+    wanted = (wanted,) if cell == "gru" else wanted
+    step = model.step(memory, before, tokens)
+    torch.testing.assert_close(tuple(part.squeeze(1) for part in step.state.parts), wanted)
+    layer = torch.cat([model.readout.hidden.weight, inputs[gates:]], dim=1)
+    together = torch.cat([wanted[0], embedded, context], dim=1)
+    features = torch.tanh(together @ layer.T + model.token.bias[gates:])
+    torch.testing.assert_close(step.features.squeeze(1), features)
 
 
 def test_any_callable_is_a_similarity() -> None:
@@ -189,9 +196,8 @@ def test_any_callable_is_a_similarity() -> None:
 
 def test_without_attention_every_step_sees_the_last_state() -> None:
     model, data = small(memory="last"), batch((6, 4), (3, 5))
-    memory = model.encode(data.source, data.lengths)
-    context, _ = model.attend(memory, model.start(memory).parts[0])
-    torch.testing.assert_close(context.squeeze(1), memory.summary)
+    values, summary = model.values(data.source, data.lengths)
+    torch.testing.assert_close(values, summary.unsqueeze(1).expand_as(values))
 
 
 def test_tied_the_output_layer_is_the_embedding() -> None:

@@ -2,7 +2,8 @@
 
     r, z = sigmoid(given_rz + asked_rz),   n = tanh(given_n + r·asked_n),   h' = n + z·(h − n),
 
-where `given` is what comes from outside and `asked` what the state itself says, both (…, 3d).
+where `given` is what comes from outside and `asked` what the state itself says, both (…, 3d) or
+wider: what else they hold is for others.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Gates(NamedTuple):
         switches = torch.add(given[..., : 2 * d], asked[..., : 2 * d], out=self.switches[t])
         switches.sigmoid_()
         own = self.own[t].copy_(asked[..., 2 * d : 3 * d])
-        new = torch.addcmul(given[..., 2 * d :], switches[..., :d], own, out=self.new[t]).tanh_()
+        new = torch.addcmul(
+            given[..., 2 * d : 3 * d], switches[..., :d], own, out=self.new[t]
+        ).tanh_()
         torch.lerp(new, before, switches[..., d:], out=after)
 
     def backward(
@@ -47,7 +50,7 @@ class Gates(NamedTuple):
         straight = to_after * update
         through = to_after - straight  # (1 − z)·to_after
         to_new = torch.addcmul(through, through, new * new, value=-1.0)
-        to_given[..., 2 * d :] = to_new
+        to_given[..., 2 * d : 3 * d] = to_new
         torch.mul(to_new, reset, out=to_asked[..., 2 * d : 3 * d])
         torch.mul(
             to_new.mul_(own), torch.addcmul(reset, reset, reset, value=-1.0), out=to_given[..., :d]

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 
-class Maxout(nn.Module):
-    """The larger of two linear maps, feature by feature: max(W₁x + b₁, W₂x + b₂)."""
+class Readout(nn.Module):
+    """Features of sums W_h h + W_e e + W_c c + b over a state h, a token e and a context c.
 
-    def __init__(self, size: int, features: int) -> None:
+    Only the first term is this layer's own: as with a cell, the others are given.
+    """
+
+    def __init__(self, hidden: int, sums: int) -> None:
         super().__init__()
-        self.maps = nn.Linear(size, 2 * features)
+        self.sums = sums  # the size of what is given
+        self.hidden = nn.Linear(hidden, sums, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        left, right = self.maps(x).chunk(2, dim=-1)
-        return torch.maximum(left, right)
+    def forward(self, given: Tensor, hidden: Tensor) -> Tensor:
+        return self.features(given + self.hidden(hidden))
 
-
-class Tanh(nn.Module):
-    """tanh(Wx + b)."""
-
-    def __init__(self, size: int, features: int) -> None:
-        super().__init__()
-        self.map = nn.Linear(size, features)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.map(x))
+    @abstractmethod
+    def features(self, sums: Tensor) -> Tensor:
+        """What the output layer sees of the sums."""
 
 
-def readout_of(name: Literal["maxout", "tanh"], size: int, features: int) -> nn.Module:
+class Maxout(Readout):
+    """The larger of two linear maps, feature by feature."""
+
+    def __init__(self, hidden: int, features: int) -> None:
+        super().__init__(hidden, 2 * features)
+
+    def features(self, sums: Tensor) -> Tensor:
+        return torch.maximum(*sums.chunk(2, dim=-1))
+
+
+class Tanh(Readout):
+    """The tanh of a linear map."""
+
+    def features(self, sums: Tensor) -> Tensor:
+        return torch.tanh(sums)
+
+
+def readout_of(name: Literal["maxout", "tanh"], hidden: int, features: int) -> Readout:
     """A readout by its name."""
     kinds = {"maxout": Maxout, "tanh": Tanh}
     if name not in kinds:
         raise ValueError(f"readout must be one of {', '.join(kinds)}; got {name!r}")
-    return kinds[name](size, features)
+    return kinds[name](hidden, features)

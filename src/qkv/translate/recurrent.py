@@ -66,7 +66,7 @@ class Looked(NamedTuple):
     """What the decoder looks at: the encoder's states, made ready to be compared."""
 
     key: Tensor  # (batch, s, p), prepared by the similarity
-    value: Tensor  # (batch, s, c)
+    mapped: Tensor  # (batch, s, g): the values, as the cell and the readout take them
     allowed: Tensor  # (batch, 1, s)
     summary: Tensor  # (batch, c): the last state of either direction
 
@@ -93,6 +93,10 @@ class Translator(Model[Looked, Standing]):
 
     where e is the embedding of the last token. The similarity is any of qkv's; keys are prepared
     once for each sentence.
+
+    The context c enters cell and readout by linear maps alone, and it is a mean of the h_t, so the
+    maps are applied to the h_t, once for each sentence, and what they give is pooled at each step:
+    W c = Σ α(h', h_t) W h_t.
 
     >>> import torch
     >>> from qkv.translate import Recurrent, Translator
@@ -125,10 +129,11 @@ class Translator(Model[Looked, Standing]):
         self.similarity, self.key_map = _comparison(
             similarity or sizes.similarity, sizes.hidden, states
         )
-        self.cell: Cell = cell_of(sizes.cell, sizes.embedding, states, sizes.hidden)
-        self.readout = readout_of(
-            sizes.readout, sizes.hidden + sizes.embedding + states, sizes.feature_count
-        )
+        self.cell: Cell = cell_of(sizes.cell, sizes.hidden)
+        self.readout = readout_of(sizes.readout, sizes.hidden, sizes.feature_count)
+        # What a token and a context say, to the cell first and then to the readout.
+        self.token = nn.Linear(sizes.embedding, self.cell.gates + self.readout.sums)
+        self.context = nn.Linear(states, self.cell.gates + self.readout.sums, bias=False)
         self.output = nn.Linear(sizes.feature_count, target)
         self.dropout = Dropout(sizes.dropout)
         self._draw()
@@ -141,24 +146,32 @@ class Translator(Model[Looked, Standing]):
         for name, weight in self.encoder.named_parameters():
             if "weight_hh" in name:
                 nn.init.orthogonal_(weight)
+        gates, inputs = self.cell.gates, self.sizes.hidden + self.sizes.embedding
+        for weight in (self.token.weight, self.token.bias, self.context.weight):
+            # As torch's own cells, and as a linear map of [h'; e; c].
+            nn.init.uniform_(weight[:gates], *_within(self.sizes.hidden))
+            nn.init.uniform_(weight[gates:], *_within(inputs + self.context.in_features))
+        nn.init.uniform_(self.readout.hidden.weight, *_within(inputs + self.context.in_features))
         nn.init.zeros_(self.output.bias)
         if self.sizes.tied:
             self.output.weight = self.target_embedding.weight
 
     def encode(self, source: Tensor, lengths: Tensor) -> Looked:
-        embedded = self.dropout(self.source_embedding(source))
-        states, summary = self._read(embedded, lengths)  # (batch, s, 2 hidden), (batch, 2 hidden)
-        if self.sizes.memory == "last":
-            value = summary.unsqueeze(1).expand(-1, source.shape[1], -1)  # wherever one looks
-        else:
-            value = states
+        value, summary = self.values(source, lengths)
         positions = torch.arange(source.shape[1], device=source.device)
         allowed = (positions < lengths.unsqueeze(-1)).unsqueeze(1)
-        value = self.dropout(value)
         keys = self.key_map(value)
         nobody = keys.new_empty(len(keys), 0, self.sizes.hidden)
         _, prepared = self.similarity.prepare(nobody, keys)
-        return Looked(prepared, value, allowed, summary)
+        return Looked(prepared, self.context(value), allowed, summary)
+
+    def values(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """What there is to look at, the h_t of Eq. 13 (batch, s, c), and their summary."""
+        embedded = self.dropout(self.source_embedding(source))
+        states, summary = self._read(embedded, lengths)  # (batch, s, 2 hidden), (batch, 2 hidden)
+        if self.sizes.memory == "last":
+            states = summary.unsqueeze(1).expand(-1, source.shape[1], -1)  # wherever one looks
+        return self.dropout(states), summary
 
     def _read(self, embedded: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """The encoder's states, and its last ones in either direction."""
@@ -175,46 +188,47 @@ class Translator(Model[Looked, Standing]):
         first = torch.tanh(self.bridge(memory.summary)).unsqueeze(1)  # (batch, 1, hidden)
         return Standing(self.cell.start(first))
 
-    def attend(self, memory: Looked, query: Tensor) -> tuple[Tensor, Tensor]:
-        """The contexts (batch, n, c) of states (batch, n, hidden), and their weights."""
+    def look(self, memory: Looked, query: Tensor) -> Tensor:
+        """How much states (batch, n, hidden) look at each token of the source, (batch, n, s)."""
         nothing = query.new_empty(len(query), 0, self.key_dim)
         prepared, _ = self.similarity.prepare(query, nothing)
         scores = self.similarity.log_score(prepared, memory.key)
-        weights = softmax(scores, memory.allowed, self.similarity.may_vanish)
-        return weights @ memory.value, weights
+        return softmax(scores, memory.allowed, self.similarity.may_vanish)
 
     def step(self, memory: Looked, state: Standing, tokens: Tensor) -> Step[Standing]:
-        embedded = self.dropout(self.target_embedding(tokens))  # (batch, n, embedding)
-        context, weights = self.attend(memory, state.parts[0])
-        parts = self.cell.step(self.cell.read(embedded), context, state.parts)
-        features = self._features(parts[0], embedded, context)
-        return Step(features, Standing(parts), weights)
+        weights = self.look(memory, state.parts[0])
+        given = torch.baddbmm(self._said(tokens), weights, memory.mapped)  # (batch, n, g)
+        parts, features = self._go_on(given, state.parts)
+        return Step(self.dropout(features), Standing(parts), weights)
 
     def forced(self, memory: Looked, tokens: Tensor) -> Tensor:
-        embedded = self.dropout(self.target_embedding(tokens))  # (batch, t, embedding)
-        read = self.cell.read(embedded)  # what the cell makes of all tokens, at once
+        said = self._said(tokens)  # by all tokens, at once
         first = self.start(memory).parts
         if isinstance(self.similarity, Additive) and self.sizes.cell == "gru":
-            hidden, context = decode(self.cell, self.similarity, memory, read, first[0])
+            hidden, given = decode(self.cell, self.similarity, memory, said, first[0])
+            features = self.readout(given, hidden)
         else:
-            hidden, context = self._unrolled(memory, read, first)
-        return self._features(hidden, embedded, context)
+            features = self._unrolled(memory, said, first)
+        return self.dropout(features)  # type: ignore[no-any-return]
 
-    def _unrolled(
-        self, memory: Looked, read: Tensor, parts: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
-        """States and contexts (batch, t, …) of all steps, each made by :meth:`step`'s formula."""
-        states, contexts = [], []
-        for now in read.split(1, dim=1):
-            context, _ = self.attend(memory, parts[0])
-            parts = self.cell.step(now, context, parts)
-            states.append(parts[0])
-            contexts.append(context)
-        return torch.cat(states, dim=1), torch.cat(contexts, dim=1)
+    def _said(self, tokens: Tensor) -> Tensor:
+        """What tokens (batch, t) say to the cell and the readout, (batch, t, g)."""
+        return self.token(self.dropout(self.target_embedding(tokens)))  # type: ignore[no-any-return]
 
-    def _features(self, hidden: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
-        together = torch.cat([hidden, embedded, context], dim=-1)
-        return self.dropout(self.readout(together))  # type: ignore[no-any-return]
+    def _go_on(self, given: Tensor, parts: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The next state, and its features."""
+        to_cell, to_readout = given.split([self.cell.gates, self.readout.sums], dim=-1)
+        parts = self.cell.step(to_cell, parts)
+        return parts, self.readout(to_readout, parts[0])
+
+    def _unrolled(self, memory: Looked, said: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
+        """The features (batch, t, r) of all steps, each made by :meth:`step`'s formula."""
+        features = []
+        for now in said.split(1, dim=1):
+            weights = self.look(memory, parts[0])
+            parts, found = self._go_on(torch.baddbmm(now, weights, memory.mapped), parts)
+            features.append(found)
+        return torch.cat(features, dim=1)
 
     @property
     def key_dim(self) -> int:
@@ -248,3 +262,8 @@ def _comparison(
         else:
             return chosen, key_map
     raise refusal
+
+
+def _within(inputs: int) -> tuple[float, float]:
+    """The range of the first weights of a map of so many inputs."""
+    return -(inputs**-0.5), inputs**-0.5

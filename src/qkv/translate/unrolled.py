@@ -89,85 +89,81 @@ class _BothWays(torch.autograd.Function):
 
 
 def decode(
-    cell: Cell, similarity: Additive, memory: Looked, read: Tensor, first: Tensor
+    cell: Cell, similarity: Additive, memory: Looked, said: Tensor, first: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """States (batch, t, d) and contexts (batch, t, c) after reading (batch, t, 3d) from a state.
+    """States (batch, t, d), and what is given to the readout (batch, t, r), of all steps.
 
-    `first` is the state before, (batch, 1, d).
+    `said` is what the tokens say to cell and readout, (batch, t, 3d + r), and `first` the state
+    before, (batch, 1, d).
     """
     query = similarity.query_projection
-    query_bias = query.bias if query.bias is not None else read.new_zeros(query.out_features)
+    query_bias = query.bias if query.bias is not None else said.new_zeros(query.out_features)
     # The state's own gates and the query it asks with are one product.
     weight = torch.cat([cell.hidden.weight, query.weight])  # (3d + h, d)
     bias = torch.cat([cell.hidden.bias, query_bias])
-    hidden, context = _Decoded.apply(  # type: ignore[no-untyped-call]
-        read.transpose(0, 1).contiguous(),
+    hidden, given = _Decoded.apply(  # type: ignore[no-untyped-call]
+        said.transpose(0, 1).contiguous(),
         first.squeeze(1),
         memory.key,
-        memory.value,
+        memory.mapped,
         memory.allowed.squeeze(1),
         similarity.weight,
-        cell.context.weight,
         weight,
         bias,
     )
-    return hidden.transpose(0, 1), context.transpose(0, 1)
+    return hidden.transpose(0, 1), given.transpose(0, 1)
 
 
 class _Decoded(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        read: Tensor,  # (t, batch, 3d)
+        said: Tensor,  # (t, batch, 3d + r)
         first: Tensor,  # (batch, d)
         key: Tensor,  # (batch, s, h)
-        value: Tensor,  # (batch, s, c)
+        mapped: Tensor,  # (batch, s, 3d + r)
         allowed: Tensor,  # (batch, s)
         score: Tensor,  # (h,)
-        by_context: Tensor,  # (3d, c)
         by_state: Tensor,  # (3d + h, d)
         bias: Tensor,  # (3d + h,)
     ) -> tuple[Tensor, Tensor]:
-        steps, (batch, s, h), d = len(read), key.shape, first.shape[-1]
-        hidden = read.new_empty(steps + 1, batch, d)
-        compared = read.new_empty(steps, batch, s, h)  # tanh(query + key)
-        weights = read.new_empty(steps, batch, s)
-        context = read.new_empty(steps, batch, value.shape[-1])
+        steps, (batch, s, h), d = len(said), key.shape, first.shape[-1]
+        hidden = said.new_empty(steps + 1, batch, d)
+        compared = said.new_empty(steps, batch, s, h)  # tanh(query + key)
+        weights = said.new_empty(steps, batch, s)
+        given = torch.empty_like(said)
         gates = Gates.room(hidden[1:])
-        never = torch.where(allowed, 0.0, -torch.inf).to(read.dtype)
+        never = torch.where(allowed, 0.0, -torch.inf).to(said.dtype)
         hidden[0] = first
         for t in range(steps):
             asked = torch.addmm(bias, hidden[t], by_state.mT)  # (batch, 3d + h)
             torch.add(key, asked[:, None, 3 * d :], out=compared[t]).tanh_()
             scores = torch.mv(compared[t].view(-1, h), score).view(batch, s)
             torch.softmax(scores.add_(never), dim=-1, out=weights[t])
-            torch.bmm(weights[t].unsqueeze(1), value, out=context[t].unsqueeze(1))
-            given = torch.addmm(read[t], context[t], by_context.mT)  # (batch, 3d)
-            gates.forward(t, given, asked, hidden[t], hidden[t + 1])
-        ctx.save_for_backward(
-            *gates, hidden, compared, weights, context, key, value, score, by_context, by_state
-        )
-        return hidden[1:], context
+            torch.baddbmm(
+                said[t].unsqueeze(1), weights[t].unsqueeze(1), mapped, out=given[t].unsqueeze(1)
+            )
+            gates.forward(t, given[t], asked, hidden[t], hidden[t + 1])
+        ctx.save_for_backward(*gates, hidden, compared, weights, key, mapped, score, by_state)
+        return hidden[1:], given[..., 3 * d :]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_hidden: Tensor, grad_context: Tensor) -> tuple[Tensor | None, ...]:
-        *saved, hidden, compared, weights, context, key, value, score, by_context, by_state = (
-            ctx.saved_tensors
-        )
+    def backward(ctx: Any, grad_hidden: Tensor, grad_given: Tensor) -> tuple[Tensor | None, ...]:
+        *saved, hidden, compared, weights, key, mapped, score, by_state = ctx.saved_tensors
         gates = Gates(*saved)
         (steps, batch, d), h = grad_hidden.shape, key.shape[-1]
-        to_given = hidden.new_empty(steps, batch, 3 * d)
+        to_given = hidden.new_empty(steps, batch, mapped.shape[-1])
+        to_given[..., 3 * d :] = grad_given
         to_asked = hidden.new_empty(steps, batch, 3 * d + h)
-        to_context, to_scores = torch.empty_like(context), torch.empty_like(weights)
+        to_scores = torch.empty_like(weights)
         to_key, to_hidden = torch.zeros_like(key), torch.zeros_like(hidden[0])
         for t in reversed(range(steps)):
             straight = gates.backward(
                 t, to_hidden + grad_hidden[t], hidden[t], to_given[t], to_asked[t]
             )
-            # through the context to the weights and their scores
-            torch.addmm(grad_context[t], to_given[t], by_context, out=to_context[t])
-            to_weights = torch.bmm(value, to_context[t].unsqueeze(-1)).squeeze(-1)  # (batch, s)
+            # through what was pooled to the weights and their scores
+            to_weights = torch.bmm(mapped, to_given[t].unsqueeze(-1)).squeeze(-1)  # (batch, s)
             inner = (weights[t] * to_weights).sum(-1, keepdim=True)
             torch.mul(weights[t], to_weights.sub_(inner), out=to_scores[t])
             # through tanh to the key and the query: w(1 − tanh²)
@@ -180,10 +176,9 @@ class _Decoded(torch.autograd.Function):
             to_given,
             to_hidden,
             to_key,
-            torch.bmm(weights.permute(1, 2, 0), to_context.transpose(0, 1)),
+            torch.bmm(weights.permute(1, 2, 0), to_given.transpose(0, 1)),
             None,
             torch.mv(compared.view(-1, h).mT, to_scores.view(-1)),
-            to_given.flatten(0, 1).mT @ context.flatten(0, 1),
             flat.mT @ hidden[:-1].flatten(0, 1),
             flat.sum(0),
         )
