@@ -129,14 +129,17 @@ while True:
 """
 
 
-def test_a_kill_during_a_save_leaves_the_last_good_checkpoint(folder: Path) -> None:
+@pytest.mark.parametrize("milliseconds", [3.7, 13.1, 29.3])
+def test_a_kill_during_a_save_leaves_the_last_good_checkpoint(
+    folder: Path, milliseconds: float
+) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", _SAVES_FOR_EVER, str(folder)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     said = int(process.stdout.readline())
-    # No moment is special: killed at several, within a save or between two.
-    time.sleep(0.0137)
+    # No moment is special: it falls within a save or between two.
+    time.sleep(milliseconds / 1000)
     os.kill(process.pid, signal.SIGKILL)
     rest = process.stdout.read().split()
     process.wait()

@@ -64,14 +64,23 @@ def test_rows_of_a_sentence_are_ways_to_go_on() -> None:
     torch.testing.assert_close(together, torch.cat(apart, dim=1))
 
 
-def test_a_batch_equals_its_sentences_one_by_one() -> None:
-    model, batch = small(), data()
-    together = model.loss(batch)
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
+def test_a_batch_equals_its_sentences_one_by_one_in_loss_and_gradient(similarity: str) -> None:
+    model, batch = small(similarity=similarity), data()
+    together = model.loss(batch, 0.1)
+    together.backward()
+    whole = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
     apart = [
-        model.loss(collate([Example([5, 9, 4, 11, 7, END], [4, 7, 9])])),
-        model.loss(collate([Example([8, 6, END], [5, 5, 12, 16])])),
+        model.loss(collate([Example([5, 9, 4, 11, 7, END], [4, 7, 9])]), 0.1),
+        model.loss(collate([Example([8, 6, END], [5, 5, 12, 16])]), 0.1),
     ]
     torch.testing.assert_close(together, sum(apart))
+    for loss in apart:
+        loss.backward()
+    assert whole.keys() == {n for n, p in model.named_parameters() if p.grad is not None}
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(whole[name], parameter.grad, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_it_searches_and_says_that_steps_keep_no_gradients() -> None:

@@ -132,6 +132,8 @@ def test_curves_for_tensorboard(tmp_path: Path) -> None:
         (["train", "--out", "m", "--pairs", "nowhere.tsv"], "nowhere.tsv"),
         (["train", "--out", "m", "--pairs", "x", "--model", "cnn"], "must be recurrent or trans"),
         (["train", "--out", "nowhere", "--resume"], "nowhere holds no checkpoint"),
+        (["train", "--out", "m", "--demo", "dates", "--hidden", "9"], "recipe; got --hidden too"),
+        (["train", "--out", "m", "--resume", "--max-length", "9"], "recipe; got --max-length too"),
         (["run", "nowhere", "a"], "nowhere holds no checkpoint"),
         (["run", "nowhere", "a", "b", "--plot", "a.svg"], "--plot draws one sentence; got 2"),
         (["run", "nowhere", "a", "--beam", "2", "--n-best", "3"], "n_best must be between 1 and"),

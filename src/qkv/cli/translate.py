@@ -25,9 +25,12 @@ _Length = Annotated[float, typer.Option(help="0 favours short translations, 1 is
 _Coverage = Annotated[float, typer.Option(help="How much it counts to look at all of the source.")]
 _MaxLength = Annotated[int | None, typer.Option(min=1, help="At most so many pieces.")]
 
+_BESIDE = ("out", "resume", "demo", "tensorboard")  # may stand beside --resume and --demo
+
 
 @translate.command()
 def train(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="The folder that the model goes to.")],
     source: Annotated[Path | None, typer.Option(help="Sentences, one a line; may be .gz.")] = None,
     target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
@@ -77,6 +80,8 @@ def train(
     from qkv.translate.transformer import Layers
 
     console = Console()
+    if resume or demo is not None:
+        _refuse_others(context, "--resume" if resume else "--demo")
     # Words are checked by what they choose from.
     words: dict[str, Any] = {"cell": cell, "readout": readout, "watch": watch, "level": level}
     alike: dict[str, Any] = {"similarity": similarity} if similarity else {}
@@ -196,6 +201,15 @@ def score(
     ):
         console.print(f"{name} {value:.2f}  {signature}", markup=False, highlight=False)
     console.print(f"exact {result.exact:.2f} % of {len(found):,} sentences", highlight=False)
+
+
+def _refuse_others(context: typer.Context, chosen: str) -> None:
+    """What a checkpoint or a demonstration brings along cannot be told as well."""
+    for name in context.params:
+        told = context.get_parameter_source(name)
+        if told is not None and told.name == "COMMANDLINE" and name not in _BESIDE:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{chosen} brings its own data, sizes and recipe; got {option} too")
 
 
 def _draw(interpreter: Interpreter, translation: Translation, path: Path) -> None:

@@ -14,10 +14,12 @@ def warmup() -> None:
     """Compile all kernels ahead, so that no first call has to wait."""
     from qkv.operators.fused import warmup as compile_fused
     from qkv.operators.sorted import line
+    from qkv.translate.warmup import warmup as compile_search
 
     with Console().status("compiling") as status:
         compile_fused(lambda kernel: status.update(f"compiled {kernel}"))
         line.compile_all()
+        compile_search()
         if find_spec("pyarrow") is not None:
             from qkv.table.kernels import compiled
 

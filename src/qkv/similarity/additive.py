@@ -35,7 +35,7 @@ class Additive(Similarity):
         return widen(self.query_projection(query)), widen(self.key_projection(key))
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        hidden = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3))  # (..., n, m, h)
+        hidden = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()  # (..., n, m, h), made once
         return hidden @ self.weight.to(hidden.dtype)
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:

@@ -1,8 +1,8 @@
 """The most likely translation: beam search, of which greedy search is the narrowest.
 
 A hypothesis is a row of the decoder's state; the rows of a sentence ask one memory together, as
-so many queries. The first row always follows the single best token, so the greedy translation is
-among the candidates and a wider beam never scores below it. With a beam of 1 it is all there is.
+so many queries. The greedy translation is always among the candidates, so a wider beam never
+scores below it. With a beam of 1 it is all there is.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.translate.beam import Counts, Ended, Numbers, Rows, advance
+from qkv.translate.likely import Likeliest
 from qkv.translate.model import Model
-from qkv.translate.vocabulary import BEGIN, END, PAD
+from qkv.translate.vocabulary import BEGIN, PAD
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,9 @@ class Search:
         if self.max_length is not None and self.max_length < 1:
             raise ValueError(f"max_length must be at least 1; got {self.max_length}")
 
-    def score(self, log_p: Tensor, length: int) -> Tensor:
-        """Scores of hypotheses of this length, the coverage of the source left aside."""
-        scores: Tensor = log_p / ((5.0 + length) / 6.0) ** self.length
-        return scores
+    def norm(self, length: int) -> float:
+        """What divides the log p of translations of this length."""
+        return float(((5.0 + length) / 6.0) ** self.length)
 
     def uncovered(self, covered: Tensor, real: Tensor) -> Tensor:
         """What it costs (b, n) to have looked at the source so little, (b, n, s); never above 0."""
@@ -62,31 +63,13 @@ class Hypothesis(NamedTuple):
     weights: Tensor  # (len(tokens) + 1, s): what each token and the end looked at
 
 
-class _Ended(NamedTuple):
-    """The best hypotheses of each sentence that have ended, `beam` of them; score −inf: none."""
-
-    score: Tensor  # (batch, k)
-    log_p: Tensor
-    step: Tensor  # when each ended
-    row: Tensor  # the row it ended from
-
-    @classmethod
-    def none(cls, number: Tensor, count: Tensor, batch: int, k: int) -> _Ended:
-        never, zero = number.new_full((batch, k), -torch.inf), count.new_zeros(batch, k)
-        return cls(never, never.clone(), zero, zero.clone())
-
-    def best_with(self, new: _Ended) -> _Ended:
-        joined = [torch.cat(pair, dim=1) for pair in zip(self, new, strict=True)]
-        kept = joined[0].topk(self.score.shape[1], dim=1).indices
-        return _Ended(*(part.gather(1, kept) for part in joined))
-
-
 class _Past(NamedTuple):
-    """What happened at one step, in rows of the whole batch."""
+    """What happened at one step, in rows of the sentences that were still searched."""
 
-    tokens: Tensor  # (batch, k): the token each row went on with
-    rows: Tensor  # (batch, k): the row it went on from
-    weights: Tensor  # (batch, k, s): what the rows before it looked at
+    places: Counts  # (batch,): where each sentence of the whole batch stood
+    tokens: Counts  # (b, k): the token each row went on with
+    parents: Counts  # (b, k): the row it went on from
+    weights: Any  # (b, n, s): what the rows before it looked at
 
 
 @torch.inference_mode()
@@ -94,131 +77,87 @@ def search(
     model: Model[Any, Any], source: Tensor, lengths: Tensor, how: Search
 ) -> list[list[Hypothesis]]:
     """The `n_best` translations of each source (batch, s), the best first."""
-    batch, width = source.shape
-    k = how.beam
-    number, count = model.output.weight.new_zeros(()), source.new_zeros(())  # types and device
-    positions, ranks = (torch.arange(n, device=source.device) for n in (width, 2 * k))
-    real = positions < lengths.unsqueeze(-1)  # (batch, s)
+    batch = len(source)
+    device = source.device
     limits = (
         2 * lengths + 10 if how.max_length is None else torch.full_like(lengths, how.max_length)
-    )
+    ).numpy(force=True)
     memory = model.encode(source, lengths)
     state = model.start(memory)
-    active = torch.arange(batch, device=source.device)  # the sentences still searched
-    tokens, log_p = source.new_full((batch, 1), BEGIN), number.new_zeros(batch, 1)
-    covered = number.new_zeros(batch, 1, width)
-    greedy = source.new_ones(batch, dtype=torch.bool)  # whether the first row is on its way
-    ended, past = _Ended.none(number, count, batch, k), []
+    active = np.arange(batch)  # the sentences still searched
+    rows, ended = Rows.room(batch, 1), Ended.none(batch, how.beam)
+    rows.tokens[:] = BEGIN
+    likeliest = Likeliest(model.output, batch * how.beam, 2 * how.beam)
+    coverage = _Coverage(how, source, lengths)
+    past: list[_Past] = []
     for now in range(int(limits.max())):
-        step = model.step(memory, state, tokens)
-        totals = _totals(model.logits(step.features), log_p, limits[active] == now + 1)
-        best, parents, chosen = _candidates(totals, greedy, 2 * k)
-        greedy = greedy & (chosen[:, 0] != END)
-        covered = _rows(covered + step.weights, parents)
-
-        over = (chosen == END) & (ranks[: chosen.shape[1]] < k) & (best > -torch.inf)
-        scores = how.score(best, now + 1)
-        if how.coverage:
-            scores = scores + how.uncovered(covered, real[active])
-        scores = scores.masked_fill(~over, -torch.inf)
-        new = _Ended(scores, best, torch.full_like(parents, now), parents)
-        kept = _Ended(*(part[active] for part in ended)).best_with(new)
-        for whole, part in zip(ended, kept, strict=True):
-            whole[active] = part
-
-        alive = best.masked_fill(chosen == END, -torch.inf)
-        order = _ranked(alive, greedy, k)
-        log_p, parents, tokens = (x.gather(1, order) for x in (alive, parents, chosen))
-        past.append(_recorded(active, batch, k, tokens, parents, step.weights))
-        # Without going on, the best way under way scores this; if that is too little, it is over.
-        hope = how.score(log_p.amax(1), now + 1)
-        enough = ~greedy & (kept.score[:, how.n_best - 1] >= hope)
-        going = (~enough & (log_p > -torch.inf).any(1)).nonzero().squeeze(1)
+        step = model.step(memory, state, torch.from_numpy(rows.tokens).to(device))
+        likely = likeliest(step.features)
+        unseen = coverage.cost(step.weights)
+        after = Rows.room(len(active), how.beam)
+        advance(
+            now, limits[active] == now + 1, rows, likely, unseen, how.norm(now + 1), how.n_best,
+            active, ended, after,
+        )  # fmt: skip
+        places = np.full(batch, -1)
+        places[active] = np.arange(len(active))
+        past.append(_Past(places, after.tokens, after.parents, step.weights.numpy(force=True)))
+        going = np.flatnonzero(after.going)
         if not len(going):
             break
-        state = step.state.select(going, parents[going])
-        covered = _rows(covered, order)[going]
-        tokens, log_p, greedy = tokens[going], log_p[going], greedy[going]
+        rows, sentences = after.select(going), torch.from_numpy(going).to(device)
+        parents = torch.from_numpy(rows.parents).to(device)
+        state = step.state.select(sentences, parents)
+        coverage.select(sentences, parents)
         if len(going) < len(active):
-            memory, active = memory.select(going), active[going]
-    return _traced(past, ended, lengths, how.n_best)
+            memory, active = memory.select(sentences), active[going]
+    return _traced(past, ended, lengths.tolist(), how.n_best)
 
 
-def _totals(logits: Tensor, log_p: Tensor, last: Tensor) -> Tensor:
-    """The logarithm of the probability of every continuation, (b, n, v).
+class _Coverage:
+    """How much of its source each row has looked at, where that counts."""
 
-    At its `last` step a sentence may only end.
-    """
-    totals = torch.log_softmax(logits, dim=-1).add_(log_p.unsqueeze(-1))
-    totals[..., [PAD, BEGIN]] = -torch.inf
-    if bool(last.any()):
-        ends = totals[last, :, END]
-        totals[last] = -torch.inf
-        totals[last, :, END] = ends
-    return totals
+    def __init__(self, how: Search, source: Tensor, lengths: Tensor) -> None:
+        self.how = how
+        positions = torch.arange(source.shape[1], device=source.device)
+        self.real = positions < lengths.unsqueeze(-1)  # (b, s)
+        self.covered: Tensor | None = None  # (b, n, s)
 
+    def cost(self, weights: Tensor) -> Numbers:
+        """Look once more (b, n, s); what ends now has seen so little that it costs this, (b, n)."""
+        if not self.how.coverage:
+            return np.zeros(weights.shape[:2])
+        self.covered = weights if self.covered is None else self.covered + weights
+        cost: Numbers = self.how.uncovered(self.covered, self.real).double().numpy(force=True)
+        return cost
 
-def _candidates(totals: Tensor, greedy: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best continuations: their log p, row and token, each (b, count), the best first.
-
-    Where `greedy`, the best continuation of the first row comes first, whatever its rank.
-    """
-    vocabulary = totals.shape[-1]
-    own, token = totals[:, 0].max(dim=-1)  # (b,)
-    totals[:, 0].scatter_(1, token.unsqueeze(1), torch.where(greedy, torch.inf, own).unsqueeze(1))
-    flat = totals.flatten(1)
-    best, index = flat.topk(min(count, flat.shape[1]), dim=1)
-    best[:, 0] = torch.where(greedy, own, best[:, 0])
-    return best, index // vocabulary, index % vocabulary
-
-
-def _ranked(alive: Tensor, greedy: Tensor, k: int) -> Tensor:
-    """Which k candidates go on, (b, k): the best, but candidate 0 first where `greedy`."""
-    ranking = alive.clone()
-    ranking[:, 0] = torch.where(greedy, torch.inf, ranking[:, 0])
-    return ranking.topk(min(k, ranking.shape[1]), dim=1).indices
-
-
-def _rows(tensor: Tensor, rows: Tensor) -> Tensor:
-    """These rows (b, n) of a tensor (b, m, s)."""
-    return tensor.gather(1, rows.unsqueeze(-1).expand(-1, -1, tensor.shape[-1]))
-
-
-def _recorded(
-    active: Tensor, batch: int, k: int, tokens: Tensor, rows: Tensor, weights: Tensor
-) -> _Past:
-    """A step of the sentences still active, in rows of the whole batch."""
-    past = _Past(
-        tokens.new_full((batch, k), PAD),
-        rows.new_zeros(batch, k),
-        weights.new_zeros(batch, k, weights.shape[-1]),
-    )
-    past.tokens[active, : tokens.shape[1]] = tokens
-    past.rows[active, : rows.shape[1]] = rows
-    past.weights[active, : weights.shape[1]] = weights
-    return past
+    def select(self, sentences: Tensor, rows: Tensor) -> None:
+        """Go on with these rows (b, n) of these sentences (b,)."""
+        if self.covered is not None:
+            self.covered = self.covered[sentences.unsqueeze(-1), rows]
+            self.real = self.real[sentences]
 
 
 def _traced(
-    past: list[_Past], ended: _Ended, lengths: Tensor, n_best: int
+    past: list[_Past], ended: Ended, lengths: list[int], n_best: int
 ) -> list[list[Hypothesis]]:
     """Follow each hypothesis back from its end to its beginning, and its weights with it."""
-    tokens, rows, weights = (torch.stack(parts).cpu().numpy() for parts in zip(*past, strict=True))
-    found = []
-    for sentence in range(len(lengths)):
-        best = []
-        for rank in range(n_best):
-            score = float(ended.score[sentence, rank])
-            if score == -torch.inf:
-                break
-            row, step = int(ended.row[sentence, rank]), int(ended.step[sentence, rank])
-            said, looked = [], [weights[step, sentence, row]]
-            for now in range(step - 1, -1, -1):
-                said.append(int(tokens[now, sentence, row]))
-                row = int(rows[now, sentence, row])
-                looked.append(weights[now, sentence, row])
-            alpha = torch.from_numpy(np.stack(looked[::-1]))
-            log_p = float(ended.log_p[sentence, rank])
-            best.append(Hypothesis(said[::-1], score, log_p, alpha[:, : int(lengths[sentence])]))
-        found.append(best)
+    sentence, rank = np.nonzero(ended.score[:, :n_best] > -np.inf)
+    step, row = ended.step[sentence, rank], ended.row[sentence, rank].copy()
+    tokens = np.full((len(row), len(past)), PAD)
+    weights = np.zeros((len(row), len(past), past[0].weights.shape[-1]), past[0].weights.dtype)
+    for now in reversed(range(len(past))):
+        begun = np.flatnonzero(step >= now)  # of these, those that end here only looked
+        on = np.flatnonzero(step > now)
+        then = past[now]
+        place = then.places[sentence]
+        tokens[on, now] = then.tokens[place[on], row[on]]
+        row[on] = then.parents[place[on], row[on]]
+        weights[begun, now] = then.weights[place[begun], row[begun]]
+    found: list[list[Hypothesis]] = [[] for _ in lengths]
+    for i, (s, r) in enumerate(zip(sentence.tolist(), rank.tolist(), strict=True)):
+        said = tokens[i, : step[i]].tolist()
+        looked = torch.from_numpy(weights[i, : step[i] + 1, : lengths[s]])
+        score, log_p = float(ended.score[s, r]), float(ended.log_p[s, r])
+        found[s].append(Hypothesis(said, score, log_p, looked))
     return found
