@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from qkv.normalize import softmax
 from qkv.similarity import Additive, Similarity, SimilarityLike, as_similarity, learned
 from qkv.translate.cells import Cell, cell_of
+from qkv.translate.compare import additive_scores, can_compare
 from qkv.translate.dropout import Dropout
 from qkv.translate.model import Model, Step
 from qkv.translate.readout import readout_of
@@ -192,12 +193,16 @@ class Translator(Model[Looked, Standing]):
         """How much states (batch, n, hidden) look at each token of the source, (batch, n, s)."""
         nothing = query.new_empty(len(query), 0, self.key_dim)
         prepared, _ = self.similarity.prepare(query, nothing)
-        scores = self.similarity.log_score(prepared, memory.key)
+        if isinstance(self.similarity, Additive) and can_compare(prepared):
+            scores = additive_scores(prepared, memory.key, self.similarity.weight)
+        else:
+            scores = self.similarity.log_score(prepared, memory.key)
         return softmax(scores, memory.allowed, self.similarity.may_vanish)
 
     def step(self, memory: Looked, state: Standing, tokens: Tensor) -> Step[Standing]:
         weights = self.look(memory, state.parts[0])
-        given = torch.baddbmm(self._said(tokens), weights, memory.mapped)  # (batch, n, g)
+        said = self._said(tokens) if self.training else self._said_by_distinct(tokens)
+        given = torch.baddbmm(said, weights, memory.mapped)  # (batch, n, g)
         parts, features = self._go_on(given, state.parts)
         return Step(self.dropout(features), Standing(parts), weights)
 
@@ -214,6 +219,11 @@ class Translator(Model[Looked, Standing]):
     def _said(self, tokens: Tensor) -> Tensor:
         """What tokens (batch, t) say to the cell and the readout, (batch, t, g)."""
         return self.token(self.dropout(self.target_embedding(tokens)))  # type: ignore[no-any-return]
+
+    def _said_by_distinct(self, tokens: Tensor) -> Tensor:
+        """The same, but each token is asked once: hypotheses often go on with the same one."""
+        distinct, places = torch.unique(tokens, return_inverse=True)
+        return self._said(distinct)[places]
 
     def _go_on(self, given: Tensor, parts: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         """The next state, and its features."""
