@@ -32,11 +32,6 @@ FOUR64, TWO64, ONE64, EACH64 = 87.0, 175.0, 350.0, 350.0
 
 
 @numba.njit(**INNER_OPTIONS)
-def packed_depth(d: int) -> int:
-    return 2 * d
-
-
-@numba.njit(**INNER_OPTIONS)
 def _exponentials(plain: Any, out: Any) -> Any:
     """out = e^(2 plain), row by row; the largest entry of plain, or inf if one is out of range."""
     tile_function()

@@ -87,11 +87,6 @@ def epanechnikov_slope(square: Any) -> Any:
 
 
 @_jit
-def packed_depth(d: int) -> int:
-    return d
-
-
-@_jit
 def pack_query(query: Any, packed: Any) -> Any:
     for r in range(query.shape[0]):
         for c in range(query.shape[1]):

@@ -16,8 +16,9 @@ import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,17 +44,27 @@ def _call(task: Task) -> None:
     task()
 
 
-@cache
-def _parallel() -> Callable[..., None] | None:
+_native = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def _parallel(function: Any, data: Any) -> Callable[..., None] | None:
     """`GOMP_parallel(function, data, threads, flags)` of the library that torch is linked to."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        function = library.GOMP_parallel
+        address = ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value
     except (OSError, AttributeError):
         return None
-    function.restype = None
-    function.argtypes = [type(_call), ctypes.py_object, ctypes.c_uint, ctypes.c_uint]
-    return function
+    return ctypes.CFUNCTYPE(None, function, data, ctypes.c_uint, ctypes.c_uint)(address)
+
+
+@cache
+def _parallel_tasks() -> Callable[..., None] | None:
+    return _parallel(type(_call), ctypes.py_object)
+
+
+@cache
+def _parallel_native() -> Callable[..., None] | None:
+    return _parallel(ctypes.c_void_p, ctypes.c_void_p)
 
 
 def run(task: Task, count: int) -> None:
@@ -62,13 +73,24 @@ def run(task: Task, count: int) -> None:
     The task draws its work from a shared counter and returns when none is left, so it does not
     matter how many threads come, nor when.
     """
-    parallel = None if _forked else _parallel()
+    parallel = None if _forked else _parallel_tasks()
     if count == 1:
         task()
     elif parallel is None:
         _run_in_pool(task, count)
     else:
         _run_in_team(parallel, task, count)
+
+
+def run_native(function: int, data: int, count: int) -> None:
+    """The same for the C function at an address, which takes a pointer and never calls Python."""
+    parallel = None if _forked else _parallel_native()
+    if count == 1:
+        _native(function)(data)
+    elif parallel is None:
+        _run_in_pool(partial(_native(function), data), count)
+    else:
+        parallel(function, data, count, 0)
 
 
 def _run_in_team(parallel: Callable[..., None], task: Task, count: int) -> None:

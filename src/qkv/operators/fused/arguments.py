@@ -1,0 +1,113 @@
+"""What a kernel takes: one block of 64-bit words, the same for all threads of a call.
+
+The header comes first. Then each operand: a number, or the address and the shape of an array. Then
+each buffer: its place in the space of a thread, and its shape. A kernel is so a C function of one
+pointer, which any thread can call without Python.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from array import array
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from qkv.operators.fused.space import Space
+
+Words = array  # of type "q"
+Types = dict[str, tuple[str, int]]  # the type and the number of axes, 0 for a number
+
+# The words of the header: what went wrong, the next thread's number, the space of the first thread
+# and how far apart those of the others are, and the next piece of work.
+STATUS, THREAD, SPACE, STRIDE, TICKET = range(5)
+HEADER = 5
+
+_INPUTS: Types = {
+    "query": ("real", 3),
+    "key": ("real", 3),
+    "value": ("real", 3),
+    "parameter": ("real", 1),
+    "index": ("int64", 2),
+    "start": ("int64", 2),
+    "stop": ("int64", 2),
+    "mask": ("bool", 3),
+    "bias": ("real", 3),
+    "row_key": ("uint32", 2),
+    "threshold": ("uint32", 0),
+    "dropout_scale": ("real", 0),
+}
+_OUTPUTS: Types = {
+    "answer": ("real", 3),
+    "log_total": ("real", 2),
+    "normal": ("real", 3),
+    "kept": ("real", 3),
+}
+#: The operands of each driver, in the order of its parameters.
+OPERANDS: dict[str, Types] = {
+    "forward": {"chunk": ("int64", 0), **_INPUTS, **_OUTPUTS},
+    "backward": {
+        "piece": ("int64", 0),
+        "pieces": ("int64", 0),
+        "order": ("int64", 1),
+        "group_start": ("int64", 1),
+        **_INPUTS,
+        **_OUTPUTS,
+        "grad_answer": ("real", 3),
+        "grad_log_total": ("real", 2),
+        "out_query": ("float64", 4),
+        "out_key": ("real", 3),
+        "out_value": ("real", 3),
+        "out_parameter": ("float64", 2),
+        "out_bias": ("real", 4),
+    },
+}
+
+_TORCH = {
+    "int64": torch.int64,
+    "float64": torch.float64,
+    "bool": torch.bool,
+    "uint32": torch.int32,  # the same bits
+}
+
+Operand = Tensor | float | None
+
+
+@cache
+def _expected(way: str, real: torch.dtype) -> tuple[tuple[str, torch.dtype, int], ...]:
+    return tuple(
+        (name, real if of == "real" else _TORCH[of], axes)
+        for name, (of, axes) in OPERANDS[way].items()
+    )
+
+
+def pack(way: str, real: torch.dtype, operands: Iterable[Operand], space: Space) -> Words[int]:
+    """The words of a call, its space yet to be given; the operands must outlive the call.
+
+    Arrays are contiguous, their leading axes are taken as one; None is an array without entries.
+    The kernel sees addresses only, so this is where types are checked.
+    """
+    words = array("q", (0, 0, 0, space.size, 0))
+    for (name, dtype, axes), operand in zip(_expected(way, real), operands, strict=True):
+        if operand is None:
+            words.extend((0,) * (1 + axes))
+        elif not isinstance(operand, Tensor):
+            words.append(_bits(operand) if dtype.is_floating_point else int(operand))
+        elif operand.dtype != dtype or operand.dim() < axes - 1 or not operand.is_contiguous():
+            shown = f"{operand.dtype} of shape {tuple(operand.shape)}"
+            raise TypeError(f"{name} must be contiguous {dtype} of {axes} axes, got {shown}")
+        else:
+            split = operand.dim() - axes + 1
+            words.append(operand.data_ptr())
+            words.append(math.prod(operand.shape[:split]))
+            words.extend(operand.shape[split:])
+    words.extend(space.words)
+    return words
+
+
+def _bits(number: float) -> int:
+    bits: int = struct.unpack("q", struct.pack("d", number))[0]
+    return bits
