@@ -17,8 +17,7 @@ from torch import Tensor
 from qkv.operators.fused import threads
 from qkv.operators.fused.additive import pack_key, pack_query, scores
 from qkv.operators.fused.arithmetic import TILE_OPTIONS
-from qkv.operators.fused.space import packed_depth
-from qkv.operators.fused.weights import ROWS, WIDTH
+from qkv.operators.fused.space import ROWS, WIDTH, packed_depth
 
 
 @numba.njit(**TILE_OPTIONS)

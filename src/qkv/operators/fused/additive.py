@@ -23,7 +23,7 @@ from qkv.operators.fused.arithmetic import (
     unordered,
 )
 from qkv.operators.fused.matrix import transpose_into
-from qkv.operators.fused.weights import WIDTH
+from qkv.operators.fused.space import WIDTH
 
 # How large query + key may grow before a product of four, two or one of e^2(a+b) + 1 overflows, and
 # how large either may be before its own exponential does; per type, with a little to spare.

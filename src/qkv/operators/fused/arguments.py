@@ -10,20 +10,19 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from qkv.operators.fused.space import Space
 
 Words = array  # of type "q"
 Types = dict[str, tuple[str, int]]  # the type and the number of axes, 0 for a number
 
-# The words of the header: what went wrong, the next thread's number, the space of the first thread
-# and how far apart those of the others are, and the next piece of work.
-STATUS, THREAD, SPACE, STRIDE, TICKET = range(5)
+# The words of the header: what went wrong; the next thread's number; where the first thread's space
+# is, and how far apart those of the others are; the next piece of work.
+STATUS, THREAD, ROOM, STRIDE, TICKET = range(5)
 HEADER = 5
 
 _INPUTS: Types = {
@@ -73,39 +72,56 @@ _TORCH = {
     "uint32": torch.int32,  # the same bits
 }
 
-Operand = Tensor | float | None
+Operand = Any  # a Tensor, None, or a number
 
 
-@cache
-def _expected(way: str, real: torch.dtype) -> tuple[tuple[str, torch.dtype, int], ...]:
+class Expected(NamedTuple):
+    """An operand as a driver takes it."""
+
+    name: str
+    dtype: torch.dtype
+    axes: int
+
+
+def expected(way: str, real: torch.dtype) -> tuple[Expected, ...]:
+    """The operands of a driver, where the inputs are of type `real`."""
     return tuple(
-        (name, real if of == "real" else _TORCH[of], axes)
+        Expected(name, real if of == "real" else _TORCH[of], axes)
         for name, (of, axes) in OPERANDS[way].items()
     )
 
 
-def pack(way: str, real: torch.dtype, operands: Iterable[Operand], space: Space) -> Words[int]:
-    """The words of a call, its space yet to be given; the operands must outlive the call.
+def pack(
+    driver: tuple[Expected, ...], operands: Sequence[Operand], space: Space, room: int
+) -> Words[int]:
+    """The words of a call whose threads share the memory at `room`.
 
     Arrays are contiguous, their leading axes are taken as one; None is an array without entries.
-    The kernel sees addresses only, so this is where types are checked.
+    The kernel sees addresses only: this is where types are checked, and the caller keeps the
+    operands alive.
     """
-    words = array("q", (0, 0, 0, space.size, 0))
-    for (name, dtype, axes), operand in zip(_expected(way, real), operands, strict=True):
-        if operand is None:
-            words.extend((0,) * (1 + axes))
-        elif not isinstance(operand, Tensor):
-            words.append(_bits(operand) if dtype.is_floating_point else int(operand))
-        elif operand.dtype != dtype or operand.dim() < axes - 1 or not operand.is_contiguous():
-            shown = f"{operand.dtype} of shape {tuple(operand.shape)}"
-            raise TypeError(f"{name} must be contiguous {dtype} of {axes} axes, got {shown}")
+    words = [0, 0, room, space.size, 0]
+    for (name, dtype, axes), operand in zip(driver, operands, strict=True):
+        if axes == 0:
+            words.append(_bits(operand) if dtype.is_floating_point else operand)
+        elif operand is None:
+            words += (0,) * (1 + axes)
         else:
-            split = operand.dim() - axes + 1
+            shape = operand.shape
+            extra = len(shape) - axes
+            if operand.dtype is not dtype or extra < -1 or not operand.is_contiguous():
+                shown = f"{operand.dtype} of shape {tuple(shape)}"
+                wanted = f"contiguous {dtype} of {axes} axes"
+                raise TypeError(f"{name} must be {wanted}, got {shown}")
             words.append(operand.data_ptr())
-            words.append(math.prod(operand.shape[:split]))
-            words.extend(operand.shape[split:])
-    words.extend(space.words)
-    return words
+            if extra > 0:
+                words.append(math.prod(shape[: extra + 1]))
+                words += shape[extra + 1 :]
+            else:
+                words += shape if extra == 0 else (1, *shape)
+    packed = array("q", words)
+    packed.extend(space.words)
+    return packed
 
 
 def _bits(number: float) -> int:

@@ -19,7 +19,8 @@ import numpy as np
 from qkv.operators.fused.arithmetic import take_ticket, tile_function
 from qkv.operators.fused.masks import add_bias, limit, sift, span
 from qkv.operators.fused.matrix import add_into, add_product, all_finite, transpose_into
-from qkv.operators.fused.weights import ROWS, WIDTH, drop
+from qkv.operators.fused.space import ROWS, WIDTH
+from qkv.operators.fused.weights import drop
 
 CHUNK = 128  # queries whose contributions are summed before they go into float64
 

@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
-from qkv.operators.fused.arguments import HEADER, OPERANDS, SPACE, STATUS, STRIDE, THREAD, TICKET
+from qkv.operators.fused.arguments import HEADER, OPERANDS, ROOM, STATUS, STRIDE, THREAD, TICKET
 from qkv.operators.fused.arithmetic import INNER_OPTIONS
 from qkv.operators.fused.machine import ENTRY, target_machine
 from qkv.operators.fused.similarity import build
@@ -33,7 +33,11 @@ def compile_kernel(kind: str, way: str, real: str) -> bytes:
     compiled = numba.njit(types.void(types.CPointer(types.int64)), **INNER_OPTIONS)(kernel)
     [signature] = compiled.signatures
     module = llvm.parse_assembly(compiled.inspect_llvm(signature))
-    name = compiled.overloads[signature].fndesc.llvm_func_name
+    name = compiled.overloads[signature].fndesc.llvm_func_name  # type: ignore[attr-defined]
+    outside = [each.name for each in module.functions if each.is_declaration]
+    if strange := [each for each in outside if not each.startswith("llvm.")]:
+        # LLVM ends the whole process when it loads code that calls what is not there.
+        raise RuntimeError(f"a kernel must not call {', '.join(strange)}")
     module.link_in(llvm.parse_assembly(str(_entry(name, module.triple))))
     code: bytes = target_machine().emit_object(module)
     return code
@@ -90,7 +94,7 @@ class _Reader:
         one = ir.Constant(_WORD, 1)
         thread = self.builder.atomic_rmw("add", self.place(THREAD), one, "seq_cst")
         offset = self.builder.mul(thread, self.builder.load(self.place(STRIDE)))
-        return self.builder.add(self.builder.load(self.place(SPACE)), offset)
+        return self.builder.add(self.builder.load(self.place(ROOM)), offset)
 
     def operand(self, of: Any) -> Any:
         if isinstance(of, types.Array):

@@ -15,7 +15,7 @@ import numba
 
 from qkv.operators.fused.arithmetic import INNER_OPTIONS, tile_function
 from qkv.operators.fused.matrix import transpose_into
-from qkv.operators.fused.weights import WIDTH
+from qkv.operators.fused.space import WIDTH
 
 _jit = numba.njit(**INNER_OPTIONS)
 

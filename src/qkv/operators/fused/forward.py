@@ -25,7 +25,8 @@ from qkv.operators.fused.matrix import (
     all_finite,
     transpose_into,
 )
-from qkv.operators.fused.weights import ROWS, WIDTH, drop, raise_tops
+from qkv.operators.fused.space import ROWS, WIDTH
+from qkv.operators.fused.weights import drop, raise_tops
 
 NARROW = 16  # below this many value columns the vector lanes run along the keys instead
 

@@ -18,11 +18,19 @@ ENTRY = "qkv_kernel"  # the symbol of a kernel's C function
 @cache
 def target() -> tuple[str, str, str]:
     """The triple, the CPU's name and its features; Numba's settings for these are kept to."""
-    name = os.environ.get("NUMBA_CPU_NAME")
+    name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:
-        features = "" if name == "generic" else llvm.get_host_cpu_features().flatten()
-    return llvm.get_process_triple(), name or llvm.get_host_cpu_name(), features
+        features = "" if name.lower() == "generic" else _host_features()
+    return llvm.get_process_triple(), name, features
+
+
+def _host_features() -> str:
+    try:
+        features: str = llvm.get_host_cpu_features().flatten()
+    except RuntimeError:  # where LLVM cannot tell
+        return ""
+    return features
 
 
 def target_machine() -> Any:

@@ -67,7 +67,8 @@ class Operands:
             row_key,
         )
         self.inputs: tuple[Operand, ...] = (
-            *(None if tensor is None else tensor.contiguous() for tensor in tensors),
+            # The kernels see memory only, not a sign that is kept beside it.
+            *(None if x is None else x.resolve_neg().contiguous() for x in tensors),
             round(rate * 2**24),
             1 / (1 - rate) if rate < 1 else 0.0,
         )

@@ -7,10 +7,12 @@ touches, and needs Numba beside it to run. Each thread's space begins on a cache
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass
 from functools import lru_cache
 
-WIDTH, ROWS = 256, 8  # a tile of keys and a block of queries, as in weights.py
+WIDTH = 256  # keys in a tile: the packed tile of a usual hidden size stays in the inner caches
+ROWS = 8  # queries in a block
 LINE = 64  # bytes of a cache line
 
 Buffers = dict[str, tuple[str, tuple[int, ...]]]
@@ -24,7 +26,7 @@ class Space:
     """The bytes that a thread needs; of each buffer its place among them and its shape."""
 
     size: int
-    words: tuple[int, ...]
+    words: array[int]
 
 
 def forward_buffers(chunk: int, depth: int, value_depth: int) -> Buffers:
@@ -105,4 +107,4 @@ def _lay_out(buffers: Buffers, real_size: int) -> Space:
         words += (size, *shape)
         item = real_size if of == "real" else 8
         size += math.ceil(math.prod(shape) * item / LINE) * LINE
-    return Space(size, tuple(words))
+    return Space(size, array("q", words))

@@ -44,27 +44,19 @@ def _call(task: Task) -> None:
     task()
 
 
-_native = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+#: A C function of one pointer, which does not call Python.
+Native = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
+@cache
 def _parallel(function: Any, data: Any) -> Callable[..., None] | None:
     """`GOMP_parallel(function, data, threads, flags)` of the library that torch is linked to."""
+    prototype = ctypes.CFUNCTYPE(None, function, data, ctypes.c_uint, ctypes.c_uint)
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        address = ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value
+        return prototype(("GOMP_parallel", library))
     except (OSError, AttributeError):
         return None
-    return ctypes.CFUNCTYPE(None, function, data, ctypes.c_uint, ctypes.c_uint)(address)
-
-
-@cache
-def _parallel_tasks() -> Callable[..., None] | None:
-    return _parallel(type(_call), ctypes.py_object)
-
-
-@cache
-def _parallel_native() -> Callable[..., None] | None:
-    return _parallel(ctypes.c_void_p, ctypes.c_void_p)
 
 
 def run(task: Task, count: int) -> None:
@@ -73,24 +65,29 @@ def run(task: Task, count: int) -> None:
     The task draws its work from a shared counter and returns when none is left, so it does not
     matter how many threads come, nor when.
     """
-    parallel = None if _forked else _parallel_tasks()
     if count == 1:
         task()
-    elif parallel is None:
+    elif _forked or (parallel := _parallel(type(_call), ctypes.py_object)) is None:
         _run_in_pool(task, count)
     else:
         _run_in_team(parallel, task, count)
 
 
-def run_native(function: int, data: int, count: int) -> None:
-    """The same for the C function at an address, which takes a pointer and never calls Python."""
-    parallel = None if _forked else _parallel_native()
+def run_native(function: Callable[[int], None], data: int, count: int, held: object) -> None:
+    """The same for a `Native` function and the address that it takes.
+
+    What is `held` lives until the last thread is done, even if this one is interrupted.
+    """
     if count == 1:
-        _native(function)(data)
-    elif parallel is None:
-        _run_in_pool(partial(_native(function), data), count)
+        function(data)
+    elif _forked or (parallel := _parallel(Native, ctypes.c_void_p)) is None:
+        _run_in_pool(partial(_call_native, function, data, held), count)
     else:
         parallel(function, data, count, 0)
+
+
+def _call_native(function: Callable[[int], None], data: int, held: object) -> None:
+    function(data)
 
 
 def _run_in_team(parallel: Callable[..., None], task: Task, count: int) -> None:

@@ -27,4 +27,4 @@ def warmup(progress: Callable[[str], None] | None = None) -> None:
 def load(kind: str, dtype: str) -> None:
     """Compile the kernels of one kind and type, forwards and backwards, or find them on disk."""
     for way in OPERANDS:
-        machine_code((kind, way, dtype))
+        machine_code(kind, way, dtype)
