@@ -11,7 +11,7 @@ from torch import Tensor
 
 import qkv
 from qkv.benchmarks import Figure
-from qkv.benchmarks.measure import peak_extra_bytes, seconds
+from qkv.benchmarks.measure import peak_extra_bytes, process_seconds, seconds
 
 MB = 1e6
 

@@ -1,7 +1,7 @@
 """What a kernel takes: one block of 64-bit words, the same for all threads of a call.
 
 The header comes first. Then each operand: a number, or the address and the shape of an array. Then
-each buffer: its place in the space of a thread, and its shape. A kernel is so a C function of one
+each buffer: its place in the space of a thread, and its shape. So a kernel is a C function of one
 pointer, which any thread can call without Python.
 """
 
@@ -17,7 +17,6 @@ import torch
 
 from qkv.operators.fused.space import Space
 
-Words = array  # of type "q"
 Types = dict[str, tuple[str, int]]  # the type and the number of axes, 0 for a number
 
 # The words of the header: what went wrong; the next thread's number; where the first thread's space
@@ -93,7 +92,7 @@ def expected(way: str, real: torch.dtype) -> tuple[Expected, ...]:
 
 def pack(
     driver: tuple[Expected, ...], operands: Sequence[Operand], space: Space, room: int
-) -> Words[int]:
+) -> array[int]:
     """The words of a call whose threads share the memory at `room`.
 
     Arrays are contiguous, their leading axes are taken as one; None is an array without entries.

@@ -20,8 +20,8 @@ _CHECKSUM = hashlib.sha256().digest_size
 def source_digest() -> str:
     """A digest of the package's sources.
 
-    Numba looks only at the file of the kernel itself, not at those of the functions it calls;
-    a directory per digest makes a stale kernel impossible.
+    A directory per digest makes a stale kernel impossible. Numba, which keeps those of other
+    packages in here, looks only at the file of the kernel itself, not at those of what it calls.
     """
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.glob("*.py")):
