@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from qkv.operators.fused import threads
-from qkv.operators.fused.additive import pack_key, pack_query, packed_depth, scores
+from qkv.operators.fused.additive import pack_key, pack_query, scores
 from qkv.operators.fused.arithmetic import TILE_OPTIONS
-from qkv.operators.fused.weights import ROWS, WIDTH
+from qkv.operators.fused.space import ROWS, WIDTH, packed_depth
 
 
 @numba.njit(**TILE_OPTIONS)
@@ -45,8 +45,8 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Callable[[], 
     It gives them as (tiles, n, keys of a tile), because putting them in order takes time too.
     """
     (n, d), m, count = query.shape, len(key), torch.get_num_threads()
-    packed_query = np.empty((n, _depth(d)), np.float32)
-    packed_key = np.empty((m // WIDTH, _depth(d), WIDTH), np.float32)
+    packed_query = np.empty((n, packed_depth("additive", d)), np.float32)
+    packed_key = np.empty((m // WIDTH, packed_depth("additive", d), WIDTH), np.float32)
     reach = _pack(query.numpy(), key.numpy(), packed_query, packed_key)
     out = torch.empty(m // WIDTH, n, WIDTH)
     bounds = list(pairwise(n * part // count for part in range(count + 1)))
@@ -62,9 +62,3 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Callable[[], 
         return out
 
     return run
-
-
-@numba.njit(**TILE_OPTIONS)
-def _depth(d: int) -> int:
-    depth: int = packed_depth(d)
-    return depth

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +11,7 @@ from torch import Tensor
 
 import qkv
 from qkv.benchmarks import Figure
-from qkv.benchmarks.measure import peak_extra_bytes, seconds
+from qkv.benchmarks.measure import peak_extra_bytes, process_seconds, seconds
 
 MB = 1e6
 
@@ -112,19 +108,9 @@ def _growth() -> Iterator[Figure]:
 
 def _start_up() -> Iterator[Figure]:
     clock = "import torch, time; start = time.perf_counter(); import qkv; qkv.attend"
-    taken = _typical(f"{clock}; print(time.perf_counter() - start)", printed=True)
+    taken = process_seconds(f"{clock}; print(time.perf_counter() - start)", printed=True)
     yield Figure("import qkv, beside import torch", taken, "s", "≤ 0.3")
-    taken = _typical("import sys; sys.argv = ['qkv', '--help']; from qkv.cli import app; app()")
+    taken = process_seconds(
+        "import sys; sys.argv = ['qkv', '--help']; from qkv.cli import app; app()"
+    )
     yield Figure("qkv --help", taken, "s", "≤ 0.5")
-
-
-def _typical(code: str, rounds: int = 7, printed: bool = False) -> float:
-    """The typical time of a program, or the one that it prints itself."""
-    taken = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        result = subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True
-        )
-        taken.append(float(result.stdout) if printed else time.perf_counter() - start)
-    return statistics.median(taken)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import qkv
-from qkv.benchmarks import Figure
+from qkv.benchmarks import Figure, first_call
 from qkv.benchmarks.bare_loop import additive_scores
 from qkv.benchmarks.measure import peak_extra_bytes, seconds
 from qkv.similarity.base import FusedForm
@@ -25,6 +25,7 @@ def measure() -> Iterator[Figure]:
     yield from _gaussian()
     yield from _gated()
     yield from _window()
+    yield from first_call.measure()
     yield from _crossovers()
 
 

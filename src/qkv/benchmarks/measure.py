@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +37,18 @@ def seconds(*functions: Callable[[], Any], least: float = 1.0, rounds: int = 5) 
                 function()
             times.append((time.perf_counter() - start) / count)
     return [statistics.median(times) for times in taken]
+
+
+def process_seconds(code: str, rounds: int = 7, printed: bool = False) -> float:
+    """The typical time of a program, or the one that it prints itself: the median over rounds."""
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        result = subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        )
+        taken.append(float(result.stdout) if printed else time.perf_counter() - start)
+    return statistics.median(taken)
 
 
 def peak_extra_bytes(function: Callable[[], Any]) -> int:

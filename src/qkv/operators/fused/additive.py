@@ -23,17 +23,12 @@ from qkv.operators.fused.arithmetic import (
     unordered,
 )
 from qkv.operators.fused.matrix import transpose_into
-from qkv.operators.fused.weights import WIDTH
+from qkv.operators.fused.space import WIDTH
 
 # How large query + key may grow before a product of four, two or one of e^2(a+b) + 1 overflows, and
 # how large either may be before its own exponential does; per type, with a little to spare.
 FOUR32, TWO32, ONE32, EACH32 = 10.5, 21.0, 42.0, 42.0
 FOUR64, TWO64, ONE64, EACH64 = 87.0, 175.0, 350.0, 350.0
-
-
-@numba.njit(**INNER_OPTIONS)
-def packed_depth(d: int) -> int:
-    return 2 * d
 
 
 @numba.njit(**INNER_OPTIONS)

@@ -19,7 +19,8 @@ import numpy as np
 from qkv.operators.fused.arithmetic import take_ticket, tile_function
 from qkv.operators.fused.masks import add_bias, limit, sift, span
 from qkv.operators.fused.matrix import add_into, add_product, all_finite, transpose_into
-from qkv.operators.fused.weights import ROWS, WIDTH, drop
+from qkv.operators.fused.space import ROWS, WIDTH
+from qkv.operators.fused.weights import drop
 
 CHUNK = 128  # queries whose contributions are summed before they go into float64
 
@@ -140,7 +141,7 @@ def backward_units(
     out_bias: Any,
     space: Any,
 ) -> None:
-    """Draw units until none is left, in the buffers of `space`."""
+    """Draw units until none is left: one call per thread, all with one counter."""
     tile_function()
     (
         packed_query,
@@ -162,6 +163,7 @@ def backward_units(
         total_value,
         total_bias,
     ) = space
+    raw[:] = 0
     dtype = query.dtype
     n, value_depth = answer.shape[1], answer.shape[2]
     m, d = key.shape[1], key.shape[2]
@@ -284,108 +286,3 @@ def backward_units(
                 if out_bias.size > 0 and out_bias.shape[2] == 1 and out_bias.shape[3] > 1:
                     for j in range(width):
                         out_bias[0, index[9, b], 0, j0 + j] += dtype.type(total_bias[j])
-
-
-def backward(
-    counter: Any,
-    piece: int,
-    pieces: int,
-    order: Any,
-    group_start: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    parameter: Any,
-    index: Any,
-    start: Any,
-    stop: Any,
-    mask: Any,
-    bias: Any,
-    row_key: Any,
-    threshold: Any,
-    dropout_scale: Any,
-    answer: Any,
-    log_total: Any,
-    normal: Any,
-    kept: Any,
-    grad_answer: Any,
-    grad_log_total: Any,
-    out_query: Any,
-    out_key: Any,
-    out_value: Any,
-    out_parameter: Any,
-    out_bias: Any,
-) -> None:
-    """One call per thread, all with one counter; this makes the buffers. See `forward.py`."""
-    dtype = query.dtype
-    value_depth, d = answer.shape[2], key.shape[2]
-    depth = packed_depth(d)
-    packed_query = np.empty((ROWS, depth), dtype)
-    packed_key = np.empty((depth, WIDTH), dtype)
-    value_lines = np.empty((value_depth, WIDTH), dtype)
-    clean_key = np.empty((depth, WIDTH), dtype)
-    clean_value = np.empty((WIDTH, value_depth), dtype)
-    clean_lines = np.empty((value_depth, WIDTH), dtype)
-    raw = np.zeros((ROWS, WIDTH), dtype)
-    logits = np.empty((ROWS, WIDTH), dtype)
-    weights = np.empty((ROWS, WIDTH), dtype)
-    slopes = np.empty((ROWS, WIDTH), dtype)
-    bias_slopes = np.empty((ROWS, WIDTH), dtype)
-    block_query = np.empty((ROWS, d), dtype)
-    chunk_key = np.empty((d, WIDTH), dtype)
-    chunk_value = np.empty((value_depth, WIDTH), dtype)
-    chunk_parameter = np.empty(parameter.size, dtype)
-    total_key = np.empty((d, WIDTH), np.float64)
-    total_value = np.empty((value_depth, WIDTH), np.float64)
-    total_bias = np.empty(WIDTH, np.float64)
-    space = (
-        packed_query,
-        packed_key,
-        value_lines,
-        clean_key,
-        clean_value,
-        clean_lines,
-        raw,
-        logits,
-        weights,
-        slopes,
-        bias_slopes,
-        block_query,
-        chunk_key,
-        chunk_value,
-        chunk_parameter,
-        total_key,
-        total_value,
-        total_bias,
-    )
-    backward_units(
-        counter,
-        piece,
-        pieces,
-        order,
-        group_start,
-        query,
-        key,
-        value,
-        parameter,
-        index,
-        start,
-        stop,
-        mask,
-        bias,
-        row_key,
-        threshold,
-        dropout_scale,
-        answer,
-        log_total,
-        normal,
-        kept,
-        grad_answer,
-        grad_log_total,
-        out_query,
-        out_key,
-        out_value,
-        out_parameter,
-        out_bias,
-        space,
-    )

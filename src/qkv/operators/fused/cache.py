@@ -13,13 +13,15 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 
+_CHECKSUM = hashlib.sha256().digest_size
+
 
 @cache
 def source_digest() -> str:
     """A digest of the package's sources.
 
-    Numba looks only at the file of the kernel itself, not at those of the functions it calls;
-    a directory per digest makes a stale kernel impossible.
+    A directory per digest makes a stale kernel impossible. Numba, which keeps those of other
+    packages in here, looks only at the file of the kernel itself, not at those of what it calls.
     """
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.glob("*.py")):
@@ -51,6 +53,10 @@ def _usable(directory: Path) -> bool:
         status = directory.stat()
     except OSError:
         return False
+    return _ours_alone(status)
+
+
+def _ours_alone(status: os.stat_result) -> bool:
     if not hasattr(os, "getuid"):
         return True
     shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -64,6 +70,37 @@ def directory() -> Path:
         if _usable(candidate) and _usable(candidate / f"kernels-{source_digest()}"):
             return candidate / f"kernels-{source_digest()}"
     return Path(tempfile.mkdtemp(prefix="qkv-"))
+
+
+def file(name: str, *depends: str) -> Path:
+    """Where the machine code of this name is kept, for all else that it depends on."""
+    key = hashlib.sha256("\0".join(depends).encode()).hexdigest()[:16]
+    return directory() / f"{name}-{key}.code"
+
+
+def read(path: Path) -> bytes | None:
+    """The machine code in a file that we wrote whole and that nobody else could write to."""
+    try:
+        with path.open("rb") as opened:
+            if not _ours_alone(os.fstat(opened.fileno())):
+                return None
+            checksum, code = opened.read(_CHECKSUM), opened.read()
+    except OSError:
+        return None
+    return code if hashlib.sha256(code).digest() == checksum else None
+
+
+def write(path: Path, code: bytes) -> None:
+    """Keep machine code, at once whole or not at all; a full disk costs no more than time."""
+    with contextlib.suppress(OSError):
+        handle, temporary = tempfile.mkstemp(dir=path.parent)  # which only we may open
+        try:
+            with os.fdopen(handle, "wb") as opened:
+                opened.write(hashlib.sha256(code).digest() + code)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import numba
 
 from qkv.operators.fused.arithmetic import INNER_OPTIONS, tile_function
 from qkv.operators.fused.matrix import transpose_into
-from qkv.operators.fused.weights import WIDTH
+from qkv.operators.fused.space import WIDTH
 
 _jit = numba.njit(**INNER_OPTIONS)
 
@@ -84,11 +84,6 @@ def epanechnikov_value(square: Any) -> Any:
 @_jit
 def epanechnikov_slope(square: Any) -> Any:
     return type(square)(0) if square > type(square)(1) else type(square)(-2)
-
-
-@_jit
-def packed_depth(d: int) -> int:
-    return d
 
 
 @_jit

@@ -1,7 +1,7 @@
 """The forward driver: tiles of keys, a running maximum over the allowed ones, and the answer.
 
 These functions are plain Python. `similarity.py` compiles a copy for each similarity, in which
-`packed_depth`, `pack_query`, `pack_key`, `scores`, `to_logits` and `to_weights` are its own;
+`pack_query`, `pack_key`, `scores`, `to_logits` and `to_weights` are its own;
 `SHARED` says that its scores are the logits already, so that one buffer serves for both.
 
 Sums within a tile are kept in the type of the input, sums over tiles in float64, so that the
@@ -25,7 +25,8 @@ from qkv.operators.fused.matrix import (
     all_finite,
     transpose_into,
 )
-from qkv.operators.fused.weights import ROWS, WIDTH, drop, raise_tops
+from qkv.operators.fused.space import ROWS, WIDTH
+from qkv.operators.fused.weights import drop, raise_tops
 
 NARROW = 16  # below this many value columns the vector lanes run along the keys instead
 
@@ -115,7 +116,10 @@ def forward_chunks(
     kept: Any,
     space: Any,
 ) -> None:
-    """Draw chunks of queries until none is left, in the buffers of `space`."""
+    """Draw chunks of queries until none is left: one call per thread, all with one counter.
+
+    `kept` holds the scores, or is empty; `space` the buffers of this thread, see `space.py`.
+    """
     tile_function()
     (
         packed_query,
@@ -134,6 +138,9 @@ def forward_chunks(
         total,
         running,
     ) = space
+    if SHARED:
+        logits = raw
+    raw[:] = 0
     real = query.dtype.type
     batch, n, value_depth = answer.shape
     m = key.shape[1]
@@ -226,85 +233,3 @@ def forward_chunks(
                 normal[b, i0 + r, 1] = real(1 / total[r])
                 for c in range(value_depth):
                     answer[b, i0 + r, c] = real(running[r, c] / total[r])
-
-
-def forward(
-    counter: Any,
-    chunk: int,
-    query: Any,
-    key: Any,
-    value: Any,
-    parameter: Any,
-    index: Any,
-    start: Any,
-    stop: Any,
-    mask: Any,
-    bias: Any,
-    row_key: Any,
-    threshold: Any,
-    dropout_scale: Any,
-    answer: Any,
-    log_total: Any,
-    normal: Any,
-    kept: Any,
-) -> None:
-    """One call per thread, all with one counter; `kept` holds the scores, or is empty.
-
-    This makes the buffers and no more: only a function that makes no arrays can be spared the
-    counting of references. See `arithmetic.py`.
-    """
-    value_depth = answer.shape[2]
-    depth = packed_depth(key.shape[2])
-    packed_query = np.empty((chunk, depth), query.dtype)
-    packed_key = np.empty((depth, WIDTH), query.dtype)
-    value_lines = np.empty((value_depth, WIDTH), query.dtype)
-    clean_key = np.empty((depth, WIDTH), query.dtype)
-    clean_value = np.empty((WIDTH, value_depth), query.dtype)
-    raw = np.zeros((ROWS, WIDTH), query.dtype)
-    logits = raw if SHARED else np.empty((ROWS, WIDTH), query.dtype)
-    shift = np.empty(ROWS, query.dtype)
-    decay = np.empty(ROWS, np.float64)
-    added = np.empty(ROWS, query.dtype)
-    tile_answer = np.empty((ROWS, value_depth), query.dtype)
-    reach = np.empty(chunk // ROWS + 1, query.dtype)
-    top = np.empty(chunk, query.dtype)
-    total = np.empty(chunk, np.float64)
-    running = np.empty((chunk, value_depth), np.float64)
-    space = (
-        packed_query,
-        packed_key,
-        value_lines,
-        clean_key,
-        clean_value,
-        raw,
-        logits,
-        shift,
-        decay,
-        added,
-        tile_answer,
-        reach,
-        top,
-        total,
-        running,
-    )
-    forward_chunks(
-        counter,
-        chunk,
-        query,
-        key,
-        value,
-        parameter,
-        index,
-        start,
-        stop,
-        mask,
-        bias,
-        row_key,
-        threshold,
-        dropout_scale,
-        answer,
-        log_total,
-        normal,
-        kept,
-        space,
-    )

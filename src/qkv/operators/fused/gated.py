@@ -14,11 +14,6 @@ from qkv.operators.fused.matrix import add_product, add_transposed_product, tran
 
 
 @numba.njit(**INNER_OPTIONS)
-def packed_depth(d: int) -> int:
-    return d
-
-
-@numba.njit(**INNER_OPTIONS)
 def pack_query(query: Any, packed: Any) -> Any:
     for r in range(query.shape[0]):
         for c in range(query.shape[1]):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 Integers = npt.NDArray[np.int64]
@@ -23,11 +23,10 @@ Lead = tuple[int, ...]
 class Layout:
     """`index[operand, entry]`, and the groups of entries that share an operand."""
 
-    batch: Lead
     size: int
-    index: Integers
-    order: Integers
-    group_start: Integers
+    index: Tensor
+    order: Tensor
+    group_start: Tensor
 
 
 def _groups(index: Integers) -> tuple[Integers, Integers]:
@@ -58,9 +57,9 @@ def layout(batch: Lead, *leads: Lead) -> Layout:
     for lead in leads:
         own = np.arange(math.prod(lead), dtype=np.int64).reshape(lead)
         rows.append(np.broadcast_to(own, batch).reshape(-1))
-    index = np.ascontiguousarray(np.stack(rows))
-    order, group_start = _groups(index[6:])
-    return Layout(batch, math.prod(batch), index, order, group_start)
+    index = np.stack(rows)
+    found = (torch.from_numpy(array) for array in (index, *_groups(index[6:])))
+    return Layout(math.prod(batch), *found)
 
 
 def drop_expanded(tensor: Tensor, kept: int) -> Tensor:
@@ -69,17 +68,3 @@ def drop_expanded(tensor: Tensor, kept: int) -> Tensor:
         if tensor.stride(axis) == 0 and tensor.shape[axis] > 1:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
-
-
-def flat(tensor: Tensor, axes: int) -> npt.NDArray[Any]:
-    """As a C-contiguous array of one batch axis and the last `axes` axes."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    array: npt.NDArray[Any] = tensor.contiguous().numpy()
-    # NumPy's reshape is cheaper than torch's, and here never copies.
-    split = array.ndim - axes
-    if split == 0:
-        return array[None]
-    if split != 1:
-        return array.reshape(math.prod(array.shape[:split]), *array.shape[split:])
-    return array

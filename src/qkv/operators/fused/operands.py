@@ -1,41 +1,23 @@
-"""From tensors to the arrays that the kernels take, and to a share of work for each thread."""
+"""From tensors to what the kernels take, and to a share of work for each thread."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.operators.fused.layout import drop_expanded, flat, layout
+from qkv.operators.fused.arguments import Operand
+from qkv.operators.fused.layout import drop_expanded, layout
+from qkv.operators.fused.space import ROWS, WIDTH
 
-Array = npt.NDArray[Any]
-
-WIDTH, ROWS = 256, 8  # a tile of keys and a block of queries, as in weights.py
 CHUNK = 512  # most queries that a thread takes at a time
 SMALL = 2_000_000  # multiply-adds below which a second thread costs more than it saves
 
-_NO_INTERVAL = np.empty((0, 0), np.int64)
-_NO_MASK = np.empty((0, 0, 0), np.bool_)
-_NO_BIAS = {np.dtype(t): np.empty((0, 0, 0), t) for t in (np.float32, np.float64)}
-_NO_ROW_KEY = np.empty((0, 0), np.uint32)
-
-
-@cache
-def kernels(kind: str) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The forward and the backward kernel. Numba is imported here, at the first use."""
-    from qkv.operators.fused.similarity import build
-
-    return build(kind)
-
 
 class Operands:
-    """The arrays that both kernels take, in `arrays`, and the sizes of the problem."""
+    """The inputs that both kernels take, in `inputs`, and the sizes of the problem."""
 
     def __init__(
         self,
@@ -58,35 +40,37 @@ class Operands:
             self.batch = np.broadcast_shapes(*shapes)
         self.n, self.m = query.shape[-2], key.shape[-2]
         self.value_depth = value.shape[-1]
+        self.dtype = query.dtype
         small = [drop_expanded(tensor, 2) for tensor in main] if any(shapes) else main
         leads = [tuple(tensor.shape[:-2]) for tensor in small] if any(shapes) else shapes
-        arrays = [flat(tensor, 2) for tensor in small]
-        self.dtype = arrays[0].dtype
-        masks: list[Array] = [_NO_INTERVAL, _NO_INTERVAL, _NO_MASK, _NO_BIAS[self.dtype]]
         mask_leads: list[tuple[int, ...]] = [(), (), ()]
         if start is not None and stop is not None:
             start, stop = torch.broadcast_tensors(start, stop)
             mask_leads[0] = tuple(start.shape[:-1])
-            masks[:2] = flat(start, 1), flat(stop, 1)
-        if mask is not None:
-            mask = drop_expanded(mask, 0)
-            mask_leads[1] = tuple(mask.shape[:-2])
-            masks[2] = flat(mask, 2)
-        if bias is not None:
-            small_bias = drop_expanded(bias, 0)
+        small_mask = None if mask is None else drop_expanded(mask, 0)
+        if small_mask is not None:
+            mask_leads[1] = tuple(small_mask.shape[:-2])
+        small_bias = None if bias is None else drop_expanded(bias, 0)
+        if small_bias is not None:
             mask_leads[2] = tuple(small_bias.shape[:-2])
-            masks[3] = flat(small_bias, 2)
         # Gradients have the shape of what was passed, expanded axes and all.
         bias_lead = () if bias is None else tuple(bias.shape[:-2])
         self.layout = layout(self.batch, *leads, *mask_leads, *shapes, bias_lead)
-        self.arrays: tuple[Any, ...] = (
-            *arrays,
-            parameter.detach().contiguous().numpy(),
+        tensors = (
+            *small,
+            parameter,
             self.layout.index,
-            *masks,
-            _NO_ROW_KEY if row_key is None else flat(row_key, 1).view(np.uint32),
-            np.uint32(round(rate * 2**24)),
-            self.dtype.type(1 / (1 - rate) if rate < 1 else 0),
+            start,
+            stop,
+            small_mask,
+            small_bias,
+            row_key,
+        )
+        self.inputs: tuple[Operand, ...] = (
+            # The kernels see memory only, not a sign that is kept beside it.
+            *(None if x is None else x.resolve_neg().contiguous() for x in tensors),
+            round(rate * 2**24),
+            1 / (1 - rate) if rate < 1 else 0.0,
         )
         pairs = self.layout.size * self.n * self.m
         self.threads = torch.get_num_threads()
@@ -104,7 +88,7 @@ class Operands:
         As many as give each thread a few units of work; each costs one layer of the queries'
         gradient, so no more than that.
         """
-        groups = max(1, self.layout.group_start.size - 1)
+        groups = max(1, len(self.layout.group_start) - 1)
         wanted = math.ceil(4 * self.threads / groups) if self.threads > 1 else 1
         tiles = max(1, math.ceil(self.m / WIDTH))
         piece = math.ceil(tiles / min(wanted, tiles)) * WIDTH

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from qkv.looking import may_look
-from qkv.operators.fused import reference, scratch, threads
-from qkv.operators.fused.layout import flat
-from qkv.operators.fused.operands import Operands, kernels
+from qkv.operators.fused import reference, scratch
+from qkv.operators.fused.kernels import kernel
+from qkv.operators.fused.operands import Operands
+from qkv.operators.fused.space import backward_space, forward_space
 
 KINDS = (
     "additive",
@@ -25,6 +25,8 @@ KINDS = (
     "triangular",
     "epanechnikov",
 )
+
+REALS = {torch.float32: np.float32, torch.float64: np.float64}
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
 # key, value and answer. They are a quarter of its work.
@@ -73,18 +75,12 @@ def _forward(
         # Pairs far outside the intervals are not even visited.
         new = query.new_empty if start is None else query.new_zeros
         kept = new((*operands.batch, operands.n, operands.m))
-    forward, _ = kernels(kind)
-    task = partial(
-        forward,
-        np.zeros(1, np.int64),
-        operands.chunk(),
-        *operands.arrays,
-        flat(answer, 2),
-        flat(log_total, 1),
-        flat(normal, 2),
-        flat(kept, 2),
+    chunk, size = operands.chunk(), query.element_size()
+    kernel(kind, "forward", query.dtype).run(
+        (chunk, *operands.inputs, answer, log_total, normal, kept),
+        forward_space(kind, size, chunk, query.shape[-1], operands.value_depth),
+        operands.threads,
     )
-    threads.run(task, operands.threads)
     return answer, log_total, normal, kept
 
 
@@ -136,52 +132,45 @@ def _backward(
     """The gradients of query, key, value, parameter and bias (of size 0 if not wanted)."""
     operands = Operands(query, key, value, parameter, bias, start, stop, mask, row_key, rate)
     piece, pieces = operands.pieces()
-    units = max(1, (operands.layout.group_start.size - 1) * pieces)
-    dtype = operands.dtype
+    units = max(1, (len(operands.layout.group_start) - 1) * pieces)
 
+    real = REALS[query.dtype]
     grad_query = scratch.zeros((pieces, query.shape[:-2].numel(), *query.shape[-2:]))
-    grad_key = np.zeros((key.shape[:-2].numel(), *key.shape[-2:]), dtype)
-    grad_value = np.zeros((value.shape[:-2].numel(), *value.shape[-2:]), dtype)
+    grad_key, grad_value = np.zeros(key.shape, real), np.zeros(value.shape, real)
     grad_parameter = np.zeros((units, parameter.numel()))
-    grad_bias = np.zeros((0, 0, 0, 0), dtype)
+    grad_bias = np.zeros((0, 0, 0, 0), real)
     if bias is not None and bias_wanted:
         layers = pieces if bias.shape[-1] == 1 else 1
-        grad_bias = np.zeros((layers, bias.shape[:-2].numel(), *bias.shape[-2:]), dtype)
+        grad_bias = np.zeros((layers, bias.shape[:-2].numel(), *bias.shape[-2:]), real)
 
-    _, backward = kernels(kind)
-    task = partial(
-        backward,
-        np.zeros(1, np.int64),
-        piece,
-        pieces,
-        operands.layout.order,
-        operands.layout.group_start,
-        *operands.arrays,
-        flat(answer, 2),
-        flat(log_total, 1),
-        flat(normal, 2),
-        flat(kept, 2),
-        flat(grad_answer, 2),
-        flat(grad_log_total, 1),
-        grad_query,
-        grad_key,
-        grad_value,
-        grad_parameter,
-        grad_bias,
+    given = (answer, log_total, normal, kept, grad_answer, grad_log_total)
+    wanted = (grad_query, grad_key, grad_value, grad_parameter, grad_bias)
+    size, parameters = query.element_size(), parameter.numel()
+    kernel(kind, "backward", query.dtype).run(
+        (
+            piece,
+            pieces,
+            operands.layout.order,
+            operands.layout.group_start,
+            *operands.inputs,
+            *(tensor.contiguous() for tensor in given),
+            *(torch.from_numpy(array) for array in wanted),
+        ),
+        backward_space(kind, size, query.shape[-1], operands.value_depth, parameters),
+        operands.threads,
     )
-    threads.run(task, operands.threads)
 
     for layer in grad_query[1:]:
         grad_query[0] += layer
 
     def tensor(array: Any, like: Tensor) -> Tensor:
-        return torch.from_numpy(array.astype(dtype, copy=False)).view(like.shape)
+        return torch.from_numpy(array.astype(real, copy=False)).view(like.shape)
 
     return (
         # A copy in any case: the layers are scratch.
-        torch.from_numpy(grad_query[0].astype(dtype)).view(query.shape),
-        tensor(grad_key, key),
-        tensor(grad_value, value),
+        torch.from_numpy(grad_query[0].astype(real)).view(query.shape),
+        torch.from_numpy(grad_key),
+        torch.from_numpy(grad_value),
         tensor(grad_parameter.sum(0), parameter),
         query.new_empty(0)
         if bias is None or not bias_wanted

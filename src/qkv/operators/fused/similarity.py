@@ -1,9 +1,8 @@
 """The similarities that have fused kernels, and how a kernel is put together.
 
-A similarity is five functions: how queries and keys are packed, the scores of a tile, and their
+A similarity is four functions: how queries and keys are packed, the scores of a tile, and their
 gradient. Its kernels are copies of the drivers in `forward.py` and `backward.py` whose free names
-are bound to these functions. Copies, because Numba caches on disk neither closures over compiled
-functions nor functions passed as arguments; a function with its own name and globals it does.
+are bound to these functions.
 """
 
 from __future__ import annotations
@@ -16,19 +15,15 @@ from typing import Any
 import numba
 
 from qkv.operators.fused import additive, backward, distance, forward, gated, weights
-from qkv.operators.fused.arithmetic import INNER_OPTIONS, TILE_OPTIONS
-from qkv.operators.fused.cache import kernel_cache
+from qkv.operators.fused.arithmetic import INNER_OPTIONS
 
 Function = Callable[..., Any]
-
-DRAWS = {"forward": "forward_chunks", "backward": "backward_units"}  # what draws the work
 
 
 @dataclass(frozen=True)
 class Similarity:
     """What the drivers need to know of a similarity; `proportional`: its scores are weights."""
 
-    packed_depth: Function
     pack_query: Function
     pack_key: Function
     scores: Function
@@ -50,7 +45,6 @@ def _distance(kind: str, proportional: bool = False) -> Similarity:
     slope = getattr(distance, f"{kind}_slope")
     compiled = numba.njit(**INNER_OPTIONS)
     return Similarity(
-        distance.packed_depth,
         distance.pack_query,
         distance.pack_key,
         compiled(bind(distance.scores, f"{kind}_scores", value=value)),
@@ -60,7 +54,7 @@ def _distance(kind: str, proportional: bool = False) -> Similarity:
 
 
 def _of_module(module: types.ModuleType) -> Similarity:
-    names = ("packed_depth", "pack_query", "pack_key", "scores", "gradient")
+    names = ("pack_query", "pack_key", "scores", "gradient")
     return Similarity(*(getattr(module, name) for name in names))
 
 
@@ -76,13 +70,12 @@ SIMILARITIES: dict[str, Callable[[], Similarity]] = {
 }
 
 
-def build(kind: str) -> tuple[Function, Function]:
-    """The forward and the backward kernel of a similarity; they compile when first called."""
+def build(kind: str, way: str) -> Function:
+    """The driver of one way, "forward" or "backward", for a similarity; compiled when called."""
     similarity = SIMILARITIES[kind]()
     normal = "proportional" if similarity.proportional else "softmax"
     bindings: dict[str, Function | bool] = {
         "SHARED": not similarity.proportional,
-        "packed_depth": similarity.packed_depth,
         "pack_query": similarity.pack_query,
         "pack_key": similarity.pack_key,
         "scores": similarity.scores,
@@ -92,13 +85,13 @@ def build(kind: str) -> tuple[Function, Function]:
         "to_slopes": getattr(weights, f"{normal}_slopes"),
     }
     compiled = numba.njit(**INNER_OPTIONS)
-    with kernel_cache():
-        kernels = []
-        for driver, name in ((forward, "forward"), (backward, "backward")):
-            block = bind(getattr(driver, f"{name}_block"), f"{kind}_{name}_block", **bindings)
-            bindings[f"{name}_block"] = compiled(block)
-            loop = getattr(driver, DRAWS[name])
-            bindings[DRAWS[name]] = compiled(bind(loop, f"{kind}_{DRAWS[name]}", **bindings))
-            whole = bind(getattr(driver, name), f"{kind}_{name}", **bindings)
-            kernels.append(numba.njit(cache=True, **TILE_OPTIONS)(whole))
-    return kernels[0], kernels[1]
+    if way == "forward":
+        block = bind(forward.forward_block, f"{kind}_forward_block", **bindings)
+        bindings["forward_block"] = compiled(block)
+        driver: Function = forward.forward_chunks
+    else:
+        block = bind(backward.backward_block, f"{kind}_backward_block", **bindings)
+        bindings["backward_block"] = compiled(block)
+        driver = backward.backward_units
+    whole: Function = compiled(bind(driver, f"{kind}_{driver.__name__}", **bindings))
+    return whole

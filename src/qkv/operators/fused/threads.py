@@ -16,8 +16,9 @@ import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,17 +44,19 @@ def _call(task: Task) -> None:
     task()
 
 
+#: A C function of one pointer, which does not call Python.
+Native = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
 @cache
-def _parallel() -> Callable[..., None] | None:
+def _parallel(function: Any, data: Any) -> Callable[..., None] | None:
     """`GOMP_parallel(function, data, threads, flags)` of the library that torch is linked to."""
+    prototype = ctypes.CFUNCTYPE(None, function, data, ctypes.c_uint, ctypes.c_uint)
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        function = library.GOMP_parallel
+        return prototype(("GOMP_parallel", library))
     except (OSError, AttributeError):
         return None
-    function.restype = None
-    function.argtypes = [type(_call), ctypes.py_object, ctypes.c_uint, ctypes.c_uint]
-    return function
 
 
 def run(task: Task, count: int) -> None:
@@ -62,13 +65,29 @@ def run(task: Task, count: int) -> None:
     The task draws its work from a shared counter and returns when none is left, so it does not
     matter how many threads come, nor when.
     """
-    parallel = None if _forked else _parallel()
     if count == 1:
         task()
-    elif parallel is None:
+    elif _forked or (parallel := _parallel(type(_call), ctypes.py_object)) is None:
         _run_in_pool(task, count)
     else:
         _run_in_team(parallel, task, count)
+
+
+def run_native(function: Callable[[int], None], data: int, count: int, held: object) -> None:
+    """The same for a `Native` function and the address that it takes.
+
+    What is `held` lives until the last thread is done, even if this one is interrupted.
+    """
+    if count == 1:
+        function(data)
+    elif _forked or (parallel := _parallel(Native, ctypes.c_void_p)) is None:
+        _run_in_pool(partial(_call_native, function, data, held), count)
+    else:
+        parallel(function, data, count, 0)
+
+
+def _call_native(function: Callable[[int], None], data: int, held: object) -> None:
+    function(data)
 
 
 def _run_in_team(parallel: Callable[..., None], task: Task, count: int) -> None:

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-import torch
-
-from qkv.operators.fused.ops import KINDS, attend
+from qkv.operators.fused.arguments import OPERANDS
+from qkv.operators.fused.kernels import machine_code
+from qkv.operators.fused.ops import KINDS
 
 
 def warmup(progress: Callable[[str], None] | None = None) -> None:
@@ -26,7 +26,5 @@ def warmup(progress: Callable[[str], None] | None = None) -> None:
 
 def load(kind: str, dtype: str) -> None:
     """Compile the kernels of one kind and type, forwards and backwards, or find them on disk."""
-    tensors = [torch.zeros(1, 2, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(3)]
-    parameter = torch.ones(1 if kind == "gated" else 2, dtype=tensors[0].dtype)
-    query, key, value = tensors
-    attend(kind, query, key, value, parameter=parameter)[0].sum().backward()
+    for way in OPERANDS:
+        machine_code(kind, way, dtype)

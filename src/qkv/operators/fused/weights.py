@@ -16,9 +16,8 @@ from qkv.operators.fused.arithmetic import (
     tile_function,
     unordered,
 )
+from qkv.operators.fused.space import WIDTH
 
-WIDTH = 256  # keys in a tile: the packed tile of a usual hidden size stays in the inner caches
-ROWS = 8  # queries in a block
 STRIP = WIDTH // 4
 
 
