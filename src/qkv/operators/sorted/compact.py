@@ -53,18 +53,26 @@ def expansion(name: str) -> tuple[Any, float]:
     return matrix, min(0.5, magnitude * np.finfo(float).eps / ACCURACY)
 
 
-def _prepare(keys: Any, values: Any, h: float, size: int) -> Any:
+def prepare(keys: Any, values: Any, h: float, size: int) -> tuple[Any, ...]:
     """The cells: where each begins; and room for what `fill` finds of them."""
-    n, columns = values.shape
-    first = np.empty(n + 1, np.int64)
+    first = cells(keys, h)
+    count = first.size - 1
+    # Made by NumPy, which asks for huge pages: small ones of so much memory would take longer to
+    # get than all sums.
+    moments = np.empty((len(values), 1 + values.shape[1], size))
+    return first, np.empty(count), np.empty(count, np.bool_), moments
+
+
+def _cells(keys: Any, h: float) -> Any:
+    """Where each run of keys within one bandwidth begins, and where the last ends."""
+    first = np.empty(keys.size + 1, np.int64)
     count, start = 0, 0
-    for i in range(n):
+    for i in range(keys.size):
         if i == 0 or keys[i] - keys[start] > h:
             first[count] = start = i
             count += 1
-    first[count] = n
-    moments = np.empty((n, 1 + columns, size))
-    return first[: count + 1].copy(), np.empty(count), np.empty(count, np.bool_), moments
+    first[count] = keys.size
+    return first[: count + 1].copy()
 
 
 def _fill(
@@ -235,6 +243,6 @@ def _pool(
 
 
 with kernel_cache():
-    prepare = numba.njit(cache=True, **_OPTIONS)(_prepare)
+    cells = numba.njit(cache=True, **_OPTIONS)(_cells)
     fill = numba.njit(cache=True, **_OPTIONS)(_fill)
     pool = numba.njit(cache=True, **_OPTIONS)(_pool)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from qkv.operators.sorted.ascending import Ascending, ascending
+from qkv.operators.sorted.ascending import BUCKET, Ascending, ascending
 from qkv.operators.sorted.sharing import share_out
 
 Array = npt.NDArray[np.float64]
@@ -119,3 +119,4 @@ def compile_all() -> None:
     line = Line(some, some[:, None])
     for kernel in ("gaussian", "laplacian", "boxcar"):  # one of each file
         line.pool(some, kernel, 1.0)
+    line.pool(np.arange(BUCKET + 1.0), "boxcar", 1.0)
