@@ -69,7 +69,7 @@ def ascending(number: Array) -> Ascending:
     first = np.concatenate([[0], np.cumsum(count.sum(axis=0))])
     # Portions fill each bucket one after the other.
     free = first[:-1] + np.cumsum(count, axis=0) - count
-    whole = np.int32 if n <= np.iinfo(np.int32).max else np.int64  # half the memory to move
+    whole: Any = np.int32 if n <= np.iinfo(np.int32).max else np.int64  # half the memory to move
     place, near, bucketed = np.empty(n, whole), np.empty(n, whole), np.empty(n)
     share_out(
         n, PORTION, PORTION,

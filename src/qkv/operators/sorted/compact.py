@@ -53,13 +53,16 @@ def expansion(name: str) -> tuple[Any, float]:
     return matrix, min(0.5, magnitude * np.finfo(float).eps / ACCURACY)
 
 
-def prepare(keys: Any, values: Any, h: float, size: int) -> tuple[Any, ...]:
+def room(keys: int, columns: int, matrix: Any) -> Any:
+    """Room for the prefix sums of so many keys."""
+    # Made by NumPy, which asks for huge pages: small ones of so much memory take long to get.
+    return np.empty((keys, 1 + columns, len(matrix)))
+
+
+def prepare(keys: Any, h: float, moments: Any) -> tuple[Any, ...]:
     """The cells: where each begins; and room for what `fill` finds of them."""
     first = cells(keys, h)
     count = first.size - 1
-    # Made by NumPy, which asks for huge pages: small ones of so much memory would take longer to
-    # get than all sums.
-    moments = np.empty((len(values), 1 + values.shape[1], size))
     return first, np.empty(count), np.empty(count, np.bool_), moments
 
 
