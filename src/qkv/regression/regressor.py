@@ -150,7 +150,7 @@ def _targets(estimator: Any, y: Any) -> Array:
             target = target.astype(np.float64)
         except (TypeError, ValueError):
             raise ValueError(
-                f"y must hold numbers for a regressor; got values such as {target.flat[0]!r}. "
+                f"y must hold numbers for a regressor; got values such as {target.flat[:1].tolist()[0]!r}. "
                 "NadarayaWatsonClassifier takes names."
             ) from None
     checked: Array = check_array(
