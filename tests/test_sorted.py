@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qkv
+from qkv.operators.sorted import line as line_module
 from qkv.operators.sorted.line import KERNELS, Line
 
 BANDWIDTHS = [1e-4, 0.02, 0.3, 40.0]
@@ -134,3 +135,18 @@ def test_what_is_declined(change, reason: str) -> None:
     tensors = change(torch.rand(5, 1), torch.rand(7, 1), torch.randn(7, 3))
     with pytest.raises(ValueError, match=reason):
         qkv.attend(*tensors, similarity="gaussian", operator="sorted")
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e9])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_short_runs_of_queries_are_answered_alike(kernel: str, offset: float, monkeypatch) -> None:
+    """Compact kernels sum up no more keys at once than a run of queries may see."""
+    key, value, weight, query = _data(offset)
+    for h in (1e-4, 0.02, 0.1):
+        monkeypatch.setattr(line_module, "_RUN", 2**16)
+        line = Line(key, value, weight)
+        whole = (*line.pool(query, kernel, h), *line.pool_others(kernel, h))
+        monkeypatch.setattr(line_module, "_RUN", 19)
+        runs = (*line.pool(query, kernel, h), *line.pool_others(kernel, h))
+        for expected, found in zip(whole, runs, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)

@@ -76,7 +76,7 @@ def test_bad_input() -> None:
         fit(np.where(x == x[0], np.inf, x), y)
     with pytest.raises(ValueError, match="0 sample"):
         fit(x[:0], y[:0])
-    with pytest.raises(ValueError, match=r"y must hold numbers for a regressor; got .*'a'"):
+    with pytest.raises(ValueError, match=r"y must hold numbers .*; got values such as 'a'"):
         fit(x, ["a"] * 11)
     with pytest.raises(ValueError, match=r"X has 2 features, but .* expecting 1"):
         fit(x, y).predict(np.ones((3, 2)))

@@ -51,8 +51,7 @@ def _statsmodels(random: np.random.Generator) -> Iterator[Figure]:
     model = _model(x, y, bandwidth=0.1)
     peer = KernelReg(y, x, var_type="c", reg_type="lc", bw=[0.1])
     same = float(np.abs(model.predict(asked[:, None]) - peer.fit(asked)[0]).max())
-    slow = _once(lambda: peer.fit(asked))
-    (own,) = seconds(lambda: model.predict(asked[:, None]))
+    slow, own = seconds(lambda: peer.fit(asked), lambda: model.predict(asked[:, None]))
     name = "predict, Gaussian, n = 10,000, m = 1,000, against statsmodels"
     yield Figure(name, slow / own, "×", "≥ 50")
     yield Figure("… largest difference", same, "", "≤ 1e-6")
@@ -85,8 +84,7 @@ def _radius_neighbours(random: np.random.Generator) -> Iterator[Figure]:
     model = _model(x, y, kernel="boxcar", bandwidth=0.1)
     peer = RadiusNeighborsRegressor(radius=0.1).fit(x[:, None], y)
     same = float(np.abs(peer.predict(asked) - model.predict(asked)).max())
-    slow = _once(lambda: peer.predict(asked))
-    (own,) = seconds(lambda: model.predict(asked))
+    slow, own = seconds(lambda: peer.predict(asked), lambda: model.predict(asked))
     name = "boxcar, n = 100,000, m = 2,000, against RadiusNeighborsRegressor"
     yield Figure(name, slow / own, "×", "≥ 30")
     yield Figure("… largest difference", same, "", "≤ 1e-10")

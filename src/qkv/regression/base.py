@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from qkv.operators.sorted.ascending import ascending
 from qkv.regression import bandwidth as search
 from qkv.regression import columns, empty, local, rows
 from qkv.regression.examples import Array, Examples, Keys, Places, Width
@@ -58,9 +59,10 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             if np.all(weight == 1):
                 weight = None
         if keys.number.shape[1] == 1:  # sorted once, so that no question has to sort again
-            order = np.argsort(keys.number[:, 0])
-            keys, target, self.rows_ = keys.take(order), target[order], self.rows_[order]
-            weight = None if weight is None else weight[order]
+            line = ascending(np.ascontiguousarray(keys.number[:, 0]))
+            keys, target = Keys(line.number[:, None], line.take(keys.code)), line.take(target)
+            self.rows_ = line.take(self.rows_[:, None])[:, 0]
+            weight = None if weight is None else line.take(weight[:, None])[:, 0]
         counts = tuple(len(known) for known in self.columns_.categories)
         self.examples_ = Examples(keys, target, weight, counts)
         found = search.find(

@@ -149,8 +149,9 @@ def _targets(estimator: Any, y: Any) -> Array:
         try:
             target = target.astype(np.float64)
         except (TypeError, ValueError):
+            (some,) = target.flat[:1].tolist()
             raise ValueError(
-                f"y must hold numbers for a regressor; got values such as {target.flat[0]!r}. "
+                f"y must hold numbers for a regressor; got values such as {some!r}. "
                 "NadarayaWatsonClassifier takes names."
             ) from None
     checked: Array = check_array(

@@ -36,6 +36,8 @@ POLYNOMIALS: dict[str, tuple[float, ...]] = {
 }
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+#: What makes no array need not count who holds one; counting took most of the time.
+_INNER = {**_OPTIONS, "_nrt": False}
 
 
 def expansion(name: str) -> tuple[Any, float]:
@@ -51,30 +53,36 @@ def expansion(name: str) -> tuple[Any, float]:
     return matrix, min(0.5, magnitude * np.finfo(float).eps / ACCURACY)
 
 
-def _prepare(keys: Any, values: Any, h: float, size: int) -> Any:
-    """The cells: where each begins, that of each key; and room for what `fill` finds of them."""
-    n, columns = values.shape
-    first = np.empty(n + 1, np.int64)
-    cell_of = np.empty(n, np.int64)
-    count, previous = 0, -1.0
-    for i in range(n):
-        place = np.floor((keys[i] - keys[0]) / h)
-        if i == 0 or place != previous:
-            first[count] = i
+def room(keys: int, columns: int, matrix: Any) -> Any:
+    """Room for the prefix sums of so many keys."""
+    # Made by NumPy, which asks for huge pages: small ones of so much memory take long to get.
+    return np.empty((keys, 1 + columns, len(matrix)))
+
+
+def prepare(keys: Any, h: float, moments: Any) -> tuple[Any, ...]:
+    """The cells: where each begins; and room for what `fill` finds of them."""
+    first = cells(keys, h)
+    count = first.size - 1
+    return first, np.empty(count), np.empty(count, np.bool_), moments
+
+
+def _cells(keys: Any, h: float) -> Any:
+    """Where each run of keys within one bandwidth begins, and where the last ends."""
+    first = np.empty(keys.size + 1, np.int64)
+    count, start = 0, 0
+    for i in range(keys.size):
+        if i == 0 or keys[i] - keys[start] > h:
+            first[count] = start = i
             count += 1
-            previous = place
-        cell_of[i] = count - 1
-    first[count] = n
-    first = first[: count + 1].copy()
-    moments = np.empty((n, 1 + columns, size))
-    return first, cell_of, np.empty(count), np.empty(count, np.bool_), moments
+    first[count] = keys.size
+    return first[: count + 1].copy()
 
 
 def _fill(
     keys: Any, weights: Any, values: Any, h: float, prepared: Any, begin: int, end: int
 ) -> None:
     """Centres, wildness and prefix moments of the cells from `begin` to `end`."""
-    first, _, centres, wild, moments = prepared
+    first, centres, wild, moments = prepared
     columns, size = values.shape[1], moments.shape[2]
     running = np.empty((1 + columns, size))
     largest, mean = np.empty(1 + columns), np.empty(1 + columns)
@@ -97,23 +105,15 @@ def _fill(
                 wild[cell] = True
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**_INNER)
 def _direct(
-    x: float,
-    lo: int,
-    hi: int,
-    own: int,
-    rest: float,
-    keys: Any,
-    weights: Any,
-    values: Any,
-    h: float,
-    matrix: Any,
-    sums: Any,
-) -> None:
+    x: float, lo: int, hi: int, own: int, rest: float, keys: Any, weights: Any, values: Any,
+    h: float, matrix: Any, sums: Any,
+) -> None:  # fmt: skip
     """The sums over the keys lo to hi, one by one, key `own` with the weight `rest`."""
-    degree = matrix.shape[0] - 1
-    sums[:] = 0.0
+    degree = matrix.shape[1] - 1
+    for c in range(sums.size):
+        sums[c] = 0.0
     for i in range(lo, hi):
         u = abs(x - keys[i]) / h
         kernel = matrix[0, degree]
@@ -125,26 +125,18 @@ def _direct(
             sums[1 + c] += weight * values[i, c]
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**_INNER)
 def _by_cells(
-    x: float,
-    lo: int,
-    hi: int,
-    sign: float,
-    h: float,
-    matrix: Any,
-    prepared: Any,
-    coefficients: Any,
-    sums: Any,
-) -> Any:
-    """Add the sums over the keys lo to hi, on which u = sign·(x − k)/h.
+    x: float, lo: int, hi: int, cell: int, sign: float, h: float, matrix: Any, first: Any,
+    centres: Any, wild: Any, moments: Any, coefficients: Any, sums: Any,
+) -> Any:  # fmt: skip
+    """Add the sums over the keys lo to hi, from `cell` on, on which u = sign·(x − k)/h.
 
     Gives the weight of the cells touched, or inf where one is wild.
     """
-    first, cell_of, centres, wild, moments = prepared
     size = matrix.shape[0]
     touched = 0.0
-    for cell in range(cell_of[lo], cell_of[hi - 1] + 1):
+    while first[cell] < hi:
         start, stop = max(lo, first[cell]), min(hi, first[cell + 1])
         touched += np.inf if wild[cell] else moments[first[cell + 1] - 1, 0, 0]
         s = sign * (x - centres[cell]) / h
@@ -163,12 +155,68 @@ def _by_cells(
                     moment -= moments[start - 1, c, i]
                 total += coefficients[i] * moment
             sums[c] += total
+        cell += 1
     return touched
+
+
+@numba.njit(**_INNER)
+def _answer(
+    queries: Any, start: int, stop: int, keys: Any, weights: Any, values: Any, h: float,
+    guard: float, others: bool, matrix: Any, even: bool, first: Any, centres: Any, wild: Any,
+    moments: Any, lo: int, cell: int, coefficients: Any, sums: Any, answer: Any, log_total: Any,
+) -> None:  # fmt: skip
+    """What `pool` does, given a key `lo` that no window lies left of, and its cell."""
+    n, columns = values.shape
+    hi, middle, middle_cell = lo, lo, cell
+    for i in range(start, stop):
+        x = queries[i]
+        taken = min(weights[i], 1.0) if others else 0.0
+        while lo < n and x - keys[lo] > h:
+            lo += 1
+        hi = max(hi, lo)
+        while hi < n and keys[hi] - x <= h:
+            hi += 1
+        direct = hi - lo <= FEW
+        if not direct:
+            while first[cell + 1] <= lo:
+                cell += 1
+            for c in range(sums.size):
+                sums[c] = 0.0
+            if even:
+                touched = _by_cells(
+                    x, lo, hi, cell, 1.0, h, matrix, first, centres, wild, moments, coefficients,
+                    sums,
+                )  # fmt: skip
+            else:
+                middle = max(middle, lo)
+                while middle < hi and keys[middle] <= x:
+                    middle += 1
+                while first[middle_cell + 1] <= middle and middle < n:
+                    middle_cell += 1
+                touched = _by_cells(
+                    x, lo, middle, cell, 1.0, h, matrix, first, centres, wild, moments,
+                    coefficients, sums,
+                )  # fmt: skip
+                touched += _by_cells(
+                    x, middle, hi, middle_cell, -1.0, h, matrix, first, centres, wild, moments,
+                    coefficients, sums,
+                )  # fmt: skip
+            if others:
+                sums[0] -= taken
+                for c in range(columns):
+                    sums[1 + c] -= taken * values[i, c]
+            direct = not sums[0] > guard * touched
+        if direct:
+            own, rest = (i, weights[i] - taken) if others else (-1, 1.0)
+            _direct(x, lo, hi, own, rest, keys, weights, values, h, matrix, sums)
+        empty = not sums[0] > 0.0
+        log_total[i] = -np.inf if empty else math.log(sums[0])
+        for c in range(columns):
+            answer[i, c] = 0.0 if empty else sums[1 + c] / sums[0]
 
 
 def _pool(
     queries: Any,
-    order: Any,
     start: int,
     stop: int,
     keys: Any,
@@ -184,55 +232,20 @@ def _pool(
     log_total: Any,
 ) -> None:
     """Answers to sorted queries from `start` to `stop`; with `others`, i leaves a copy of i out."""
-    n, columns = values.shape
-    sums, coefficients = np.empty(1 + columns), np.empty(matrix.shape[0])
+    first, centres, wild, moments = prepared
+    sums, coefficients = np.empty(1 + values.shape[1]), np.empty(matrix.shape[0])
     # Nothing left of the first window can be in a later one.
     lo = max(0, np.searchsorted(keys, queries[start] - 1.001 * h) - 1)
-    while lo > 0 and (queries[start] - keys[lo]) / h <= 1.0:
+    while lo > 0 and queries[start] - keys[lo] <= h:
         lo -= 1
-    hi, middle = lo, lo
-    for i in range(start, stop):
-        x = queries[i]
-        taken = min(weights[i], 1.0) if others else 0.0
-        while lo < n and (x - keys[lo]) / h > 1.0:
-            lo += 1
-        hi = max(hi, lo)
-        while hi < n and (keys[hi] - x) / h <= 1.0:
-            hi += 1
-        middle = max(middle, lo)
-        while middle < hi and keys[middle] <= x:
-            middle += 1
-        direct = hi - lo <= FEW
-        if not direct:
-            sums[:] = 0.0
-            if even:
-                touched = _by_cells(x, lo, hi, 1.0, h, matrix, prepared, coefficients, sums)
-            else:
-                touched = 0.0
-                if middle > lo:
-                    touched = _by_cells(x, lo, middle, 1.0, h, matrix, prepared, coefficients, sums)
-                if hi > middle:
-                    touched += _by_cells(
-                        x, middle, hi, -1.0, h, matrix, prepared, coefficients, sums
-                    )
-            if others:
-                sums[0] -= taken
-                for c in range(columns):
-                    sums[1 + c] -= taken * values[i, c]
-            direct = not sums[0] > guard * touched
-        if direct:
-            own, rest = (i, weights[i] - taken) if others else (-1, 1.0)
-            _direct(x, lo, hi, own, rest, keys, weights, values, h, matrix, sums)
-        if sums[0] > 0.0:
-            log_total[order[i]] = math.log(sums[0])
-            for c in range(columns):
-                answer[order[i], c] = sums[1 + c] / sums[0]
-        else:
-            log_total[order[i]] = -np.inf
-            answer[order[i]] = 0.0
+    cell = np.searchsorted(first, lo, side="right") - 1
+    _answer(
+        queries, start, stop, keys, weights, values, h, guard, others, matrix, even, first,
+        centres, wild, moments, lo, cell, coefficients, sums, answer, log_total,
+    )  # fmt: skip
 
 
 with kernel_cache():
-    prepare = numba.njit(cache=True, **_OPTIONS)(_prepare)
+    cells = numba.njit(cache=True, **_OPTIONS)(_cells)
     fill = numba.njit(cache=True, **_OPTIONS)(_fill)
     pool = numba.njit(cache=True, **_OPTIONS)(_pool)

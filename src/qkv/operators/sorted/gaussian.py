@@ -220,7 +220,7 @@ def _through_cells(
 
 @numba.njit(**_OPTIONS)
 def _pool(
-    queries: Any, order: Any, start: int, stop: int, keys: Any, weights: Any, values: Any, h: float,
+    queries: Any, start: int, stop: int, keys: Any, weights: Any, values: Any, h: float,
     margin: float, others: bool, prepared: Any, answer: Any, log_total: Any,
 ) -> None:  # fmt: skip
     """Answers to sorted queries from `start` to `stop`; with `others`, i leaves a copy of i out."""
@@ -268,12 +268,12 @@ def _pool(
                     keys, weights, values, h, queries[i], place, itself, rest, margin, own
                 )
             if own[0] > 0.0:
-                log_total[order[i]] = math.log(own[0]) + scale
+                log_total[i] = math.log(own[0]) + scale
                 for c in range(columns):
-                    answer[order[i], c] = own[1 + c] / own[0]
+                    answer[i, c] = own[1 + c] / own[0]
             else:
-                log_total[order[i]] = -np.inf
-                answer[order[i]] = 0.0
+                log_total[i] = -np.inf
+                answer[i] = 0.0
         a = max(b, a + 1)
 
 

@@ -37,7 +37,6 @@ def _prepare(keys: Any, weights: Any, values: Any, h: float) -> Any:
 
 def _pool(
     queries: Any,
-    order: Any,
     start: int,
     stop: int,
     keys: Any,
@@ -63,19 +62,19 @@ def _pool(
         rest = max(weights[i] - 1.0, 0.0) if others else 0.0  # what is left of the key itself
         near = 0.0 if rest > 0.0 else min(to_left, to_right)
         if near == np.inf:
-            log_total[order[i]] = -np.inf
-            answer[order[i]] = 0.0
+            log_total[i] = -np.inf
+            answer[i] = 0.0
             continue
         fade_left = math.exp(near - to_left) if last >= 0 else 0.0
         fade_right = math.exp(near - to_right) if after < n else 0.0
         last, after = max(last, 0), min(after, n - 1)  # where there is none it fades to 0
         total = left[last, 0] * fade_left + right[after, 0] * fade_right + rest
-        log_total[order[i]] = math.log(total) - near
+        log_total[i] = math.log(total) - near
         for c in range(columns):
             found = left[last, 1 + c] * fade_left + right[after, 1 + c] * fade_right
             if rest > 0.0:
                 found += rest * values[i, c]
-            answer[order[i], c] = found / total
+            answer[i, c] = found / total
 
 
 with kernel_cache():

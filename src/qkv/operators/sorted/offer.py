@@ -62,8 +62,10 @@ def answer(problem: Problem, form: SortedForm) -> Result:
             entries(problem.query), entries(problem.key), entries(problem.value), strict=True
         )
     ]
-    found = torch.from_numpy(np.stack([entry.answer for entry in said]))
-    log_total = torch.from_numpy(np.stack([entry.log_total for entry in said]))
+    found, log_total = (
+        torch.from_numpy(part[0] if len(part) == 1 else np.stack(part))  # one need not be copied
+        for part in zip(*said, strict=True)
+    )
     wide = torch.promote_types(problem.query.dtype, torch.float32)
     return (
         found.reshape(*batch, problem.n, d_v).to(problem.value.dtype),
