@@ -11,8 +11,9 @@ from qkv.regression.examples import Array
 from qkv.similarity import CompactKernel, Kernel
 
 #: How many times as long a pair found by the tree takes as one in a fused tile. Measured with 5,000
-#: queries on 20,000 even keys on two cores: 170 to 250 in 2, 3 and 5 dimensions where 1 to 10 % of
-#: the keys are within reach. The tree came out ahead below 0.4 % in 2, below 0.2 % in 3 dimensions.
+#: queries on 20,000 even keys and Epanechnikov's kernel on two cores: 170 to 250 in 2 and 3
+#: dimensions where 1 to 10 % of the keys are within reach. The tree came out ahead below 0.4 % in
+#: 2, below 0.2 % in 3 dimensions. More dimensions were not measured.
 PAIR_COST = 250
 MOST_DIMENSIONS = 8
 PAIRS_AT_ONCE = 2**21

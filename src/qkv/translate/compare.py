@@ -20,8 +20,9 @@ from qkv.operators.fused.arithmetic import (
     tile_function,
 )
 from qkv.operators.fused.cache import kernel_cache
-from qkv.translate.sharing import share_out
+from qkv.operators.sharing import share_out
 
+_SENTENCES = 16  # most that a thread takes at a time
 _FAR = 20.0  # beyond, tanh is 1 to the last digit of either type
 
 
@@ -36,7 +37,11 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     scores = query.new_empty(*query.shape[:-1], key.shape[-2])
     arrays = [each.contiguous().numpy() for each in (query, key, scores)]
     by = weight.detach().to(query.dtype).numpy()
-    share_out(len(query), lambda part: _compare(by, *(each[part] for each in arrays)))
+
+    def compare(start: int, stop: int) -> None:
+        _compare(by, *(each[start:stop] for each in arrays))
+
+    share_out(len(query), _SENTENCES, 1, compare)
     return scores
 
 

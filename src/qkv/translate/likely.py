@@ -28,12 +28,13 @@ from qkv.operators.fused.arithmetic import (
     tile_function,
 )
 from qkv.operators.fused.cache import kernel_cache
-from qkv.translate.sharing import share_out
+from qkv.operators.sharing import share_out
 from qkv.translate.vocabulary import BEGIN, END, PAD
 
 Numbers = npt.NDArray[np.float64]
 
 _SCORES = 2**22  # held at once
+_ROWS = 64  # most that a thread takes at a time
 _STRIPS = 16  # scores in a column
 
 
@@ -71,11 +72,11 @@ class Likeliest:
             part = flat[start : start + size]
             scores = torch.mm(part, self.output.weight.mT, out=self.room[: len(part)])
             of_rows = (_numbers(scores), *(each[start : start + size] for each in found))
-            share_out(len(part), partial(self._search, of_rows))
+            share_out(len(part), _ROWS, 1, partial(self._search, of_rows))
         return Likely(log_p, tokens, end)
 
-    def _search(self, of_rows: tuple[Any, ...], rows: slice) -> None:
-        _search(self.bias, *(each[rows] for each in of_rows))
+    def _search(self, of_rows: tuple[Any, ...], start: int, stop: int) -> None:
+        _search(self.bias, *(each[start:stop] for each in of_rows))
 
 
 def _numbers(tensor: Tensor) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qkv.operators.sorted.sharing import share_out
+from qkv.operators.sharing import share_out
 
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.integer[Any]]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from qkv.operators.sharing import share_out
 from qkv.operators.sorted.ascending import BUCKET, Ascending, Places, ascending
-from qkv.operators.sorted.sharing import share_out
 
 Array = npt.NDArray[np.float64]
 
