@@ -12,7 +12,12 @@ from qkv.translate.loss import smoothed_loss
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("slice_size", [40, 2**21])
-def test_equals_torch(smoothing: float, slice_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_equals_torch(
+    smoothing: float, slice_size: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:  # as on a device that the kernel does not know
+        monkeypatch.setattr(module, "can_turn", lambda scores: False)
     monkeypatch.setattr(module, "_SLICE", slice_size)  # 40: two tokens at a time
     torch.manual_seed(0)
     found = []
@@ -31,6 +36,16 @@ def test_equals_torch(smoothing: float, slice_size: int, monkeypatch: pytest.Mon
         (loss * 1.7).backward()
         found.append([loss.detach(), x.grad, weight.grad, bias.grad])
     torch.testing.assert_close(found[0], found[1])
+
+
+def test_half_types_go_by_torch() -> None:
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(*shape).bfloat16() for shape in ((7, 3), (19, 3), (19,)))
+    wanted = torch.randint(19, (7,))
+    exact = F.cross_entropy(
+        F.linear(x.double(), weight.double(), bias.double()), wanted, reduction="sum"
+    )
+    assert smoothed_loss(x, weight, bias, wanted).item() == pytest.approx(exact.item(), rel=0.02)
 
 
 def test_gradcheck() -> None:

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-#: Scores held at once, so that they stay in the processor's cache.
-_SLICE = 2**21
+from qkv.translate.scores import can_turn, turn
+
+#: Scores held at once: enough for the product to run at full speed, and no more.
+_SLICE = 2**22
 
 
 def smoothed_loss(
@@ -27,6 +29,16 @@ def smoothed_loss(
     return loss
 
 
+def _turned_by_torch(scores: Tensor, bias: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
+    """What :func:`turn` does, on any device and of any type."""
+    y, vocabulary = wanted.unsqueeze(-1), scores.shape[-1]
+    log_p = torch.log_softmax(scores.add_(bias), dim=-1, out=scores)
+    loss = -(1.0 - smoothing) * log_p.gather(-1, y).sum() - smoothing / vocabulary * log_p.sum()
+    grad = log_p.exp_().sub_(smoothing / vocabulary)
+    grad.scatter_add_(-1, y, grad.new_full(y.shape, smoothing - 1.0))
+    return loss
+
+
 class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -36,18 +48,16 @@ class _SmoothedLoss(torch.autograd.Function):
         grads = tuple(torch.zeros_like(x) for x in (features, weight, bias)) if needed else None
         total = features.new_zeros(())
         rows = max(1, _SLICE // max(1, len(weight)))
+        room = features.new_empty(min(rows, len(features)), len(weight))
         for start in range(0, len(features), rows):
             part = slice(start, start + rows)
-            x, y = features[part], wanted[part].unsqueeze(-1)
-            scores = torch.addmm(bias, x, weight.mT)  # (rows, v)
-            log_p = torch.log_softmax(scores, dim=-1, out=scores)
-            total -= (1.0 - smoothing) * log_p.gather(-1, y).sum()
-            if smoothing:
-                total -= smoothing / len(weight) * log_p.sum()
+            x, y = features[part], wanted[part]
+            scores = torch.mm(x, weight.mT, out=room[: len(x)])
+            turned = turn if can_turn(scores) else _turned_by_torch
+            total += turned(scores, bias, y, smoothing)
             if grads is None:
                 continue
-            grad = log_p.exp_().sub_(smoothing / len(weight))
-            grad.scatter_add_(-1, y, grad.new_full(y.shape, smoothing - 1.0))
+            grad = scores  # by now
             torch.mm(grad, weight, out=grads[0][part])
             grads[1].addmm_(grad.mT, x)
             grads[2].add_(grad.sum(0))

@@ -34,20 +34,16 @@ def read_both_ways(encoder: nn.GRU, embedded: Tensor, lengths: Tensor) -> tuple[
     turned = torch.where(
         positions < lengths.unsqueeze(1), lengths.unsqueeze(1) - 1 - positions, positions
     )  # (batch, s)
-    ends = ("", "_reverse")
-    parameters = [
-        [getattr(encoder, f"{kind}_l0{end}") for end in ends]
+    back = embedded.gather(1, turned.unsqueeze(-1).expand_as(embedded))
+    both = torch.stack([embedded.transpose(0, 1), back.transpose(0, 1)])  # (2, s, batch, e)
+    by_token, given_bias, by_state, bias = (
+        torch.stack([getattr(encoder, f"{kind}_l0{end}") for end in ("", "_reverse")])
         for kind in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
-    ]
-    given = nn.functional.linear(
-        embedded, torch.cat(parameters[0]), torch.cat(parameters[1])
-    )  # (batch, s, 6d)
-    ahead, back = given.chunk(2, dim=-1)
-    back = back.gather(1, turned.unsqueeze(-1).expand_as(back))
-    both = torch.stack([ahead.transpose(0, 1), back.transpose(0, 1)], dim=1)  # (s, 2, batch, 3d)
-    states: Tensor = _BothWays.apply(  # type: ignore[no-untyped-call]
-        both, torch.stack(parameters[2]), torch.stack(parameters[3])
     )
+    given = torch.baddbmm(given_bias.unsqueeze(1), both.flatten(1, 2), by_token.mT)
+    states: Tensor = _BothWays.apply(  # type: ignore[no-untyped-call]
+        given.unflatten(1, (s, batch)), by_state, bias
+    )  # (s, 2, batch, d)
     last = states[lengths - 1, :, torch.arange(batch, device=embedded.device)]  # (batch, 2, d)
     ahead, back = states.permute(1, 2, 0, 3)  # (batch, s, d) each
     back = back.gather(1, turned.unsqueeze(-1).expand(-1, -1, d))
@@ -58,16 +54,16 @@ class _BothWays(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        given: Tensor,  # (s, 2, batch, 3d)
+        given: Tensor,  # (2, s, batch, 3d)
         by_state: Tensor,  # (2, 3d, d)
         bias: Tensor,  # (2, 3d)
     ) -> Tensor:
-        steps, ways, batch, _ = given.shape
+        ways, steps, batch, _ = given.shape
         hidden = given.new_zeros(steps + 1, ways, batch, by_state.shape[-1])
         gates = Gates.room(hidden[1:])
         for t in range(steps):
             asked = torch.baddbmm(bias.unsqueeze(1), hidden[t], by_state.mT)  # (2, batch, 3d)
-            gates.forward(t, given[t], asked, hidden[t], hidden[t + 1])
+            gates.forward(t, given[:, t], asked, hidden[t], hidden[t + 1])
         ctx.save_for_backward(*gates, hidden, by_state)
         return hidden[1:]
 
@@ -77,13 +73,15 @@ class _BothWays(torch.autograd.Function):
         *saved, hidden, by_state = ctx.saved_tensors
         gates = Gates(*saved)
         steps, ways, batch, d = grad.shape
-        to_given = grad.new_empty(steps, ways, batch, 3 * d)
+        to_given = grad.new_empty(ways, steps, batch, 3 * d)
         to_asked = torch.empty_like(to_given)
         to_hidden = torch.zeros_like(hidden[0])
         for t in reversed(range(steps)):
-            straight = gates.backward(t, to_hidden + grad[t], hidden[t], to_given[t], to_asked[t])
-            to_hidden = torch.baddbmm(straight, to_asked[t], by_state)
-        flat = to_asked.transpose(0, 1).flatten(1, 2)  # (2, s · batch, 3d)
+            straight = gates.backward(
+                t, to_hidden + grad[t], hidden[t], to_given[:, t], to_asked[:, t]
+            )
+            to_hidden = torch.baddbmm(straight, to_asked[:, t], by_state)
+        flat = to_asked.flatten(1, 2)  # (2, s · batch, 3d)
         before = hidden[:-1].transpose(0, 1).flatten(1, 2)
         return to_given, flat.mT @ before, flat.sum(1)
 
