@@ -13,8 +13,8 @@ def warmup() -> None:
     """Compile the kernels, or find them on disk."""
     source, lengths = torch.zeros(1, 1, dtype=torch.long), torch.ones(1, dtype=torch.long)
     for dtype in (torch.float32, torch.float64):
-        model = Translator(Recurrent(embedding=1, hidden=2), source=5, target=5)
+        model = Translator(Recurrent(embedding=1, hidden=2), source=5, target=5).to(dtype).eval()
         smoothed_loss(
-            torch.zeros(1, 1, dtype=dtype), *model.to(dtype).output.parameters(), source[0]
+            torch.zeros(1, 1, dtype=dtype), model.output.weight, model.output.bias, source[0]
         )
-        search(model.to(dtype).eval(), source, lengths, Search(beam=2, max_length=2))
+        search(model, source, lengths, Search(beam=2, max_length=2))
