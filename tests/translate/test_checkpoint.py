@@ -98,7 +98,7 @@ def test_what_is_wrong_with_a_folder_is_said(folder: Path, tmp_path: Path) -> No
     assert "is truncated or damaged" in broken(folder, "config.json", b'{"format": "qkv.tr')
     larger = {**config["model"], "hidden": 64}
     assert "must have shape" in broken(folder, "config.json", changed(model=larger))
-    other = {**config["model"], "cell": "lstm", "readout": "tanh"}
+    other = {**config["model"], "similarity": "bilinear"}
     assert "does not fit the model" in broken(folder, "config.json", changed(model=other))
     outside = {"weights": "../../etc/passwd"}
     assert "passwd is missing" in broken(folder, "config.json", changed(best=outside))
