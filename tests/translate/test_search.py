@@ -136,6 +136,14 @@ def test_translations_end_where_they_must(model: Translator) -> None:
         assert all(len(hypotheses[0].tokens) < limit for hypotheses in found)
 
 
+def test_a_model_without_numbers_is_told_so() -> None:
+    model = Translator(Recurrent(embedding=5, hidden=7), SOURCE, TARGET).eval()
+    with torch.no_grad():
+        model.output.weight.fill_(math.nan)
+    with pytest.raises(ValueError, match=r"^the model gives scores that are not numbers"):
+        search(model, *sources(), Search(beam=3))
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -143,6 +143,8 @@ def _traced(
 ) -> list[list[Hypothesis]]:
     """Follow each hypothesis back from its end to its beginning, and its weights with it."""
     sentence, rank = np.nonzero(ended.score[:, :n_best] > -np.inf)
+    if not np.all(ended.score[:, 0] > -np.inf):
+        raise ValueError("the model gives scores that are not numbers: nothing can be chosen")
     step, row = ended.step[sentence, rank], ended.row[sentence, rank].copy()
     tokens = np.full((len(row), len(past)), PAD)
     weights = np.zeros((len(row), len(past), past[0].weights.shape[-1]), past[0].weights.dtype)
