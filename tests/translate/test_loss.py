@@ -17,7 +17,7 @@ def test_equals_torch(
     smoothing: float, slice_size: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:  # as on a device that the kernel does not know
-        monkeypatch.setattr(module, "can_turn", lambda scores: False)
+        monkeypatch.setattr(module, "known_to_kernels", lambda scores: False)
     monkeypatch.setattr(module, "_SLICE", slice_size)  # 40: two tokens at a time
     torch.manual_seed(0)
     found = []

@@ -21,6 +21,7 @@ from qkv.operators.fused.arithmetic import (
 )
 from qkv.operators.fused.cache import kernel_cache
 from qkv.operators.sharing import share_out
+from qkv.translate.known import known_to_kernels
 
 _SENTENCES = 16  # most that a thread takes at a time
 _FAR = 20.0  # beyond, tanh is 1 to the last digit of either type
@@ -28,8 +29,7 @@ _FAR = 20.0  # beyond, tanh is 1 to the last digit of either type
 
 def can_compare(query: Tensor) -> bool:
     """Whether the kernel knows such numbers and nobody asks for a way back."""
-    known = query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
-    return known and not torch.is_grad_enabled()
+    return known_to_kernels(query) and not torch.is_grad_enabled()
 
 
 def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from qkv.translate.scores import can_turn, turn
+from qkv.translate.known import known_to_kernels
+from qkv.translate.scores import turn
 
 #: Scores held at once: enough for the product to run at full speed, and no more.
 _SLICE = 2**22
@@ -53,7 +54,7 @@ class _SmoothedLoss(torch.autograd.Function):
             part = slice(start, start + rows)
             x, y = features[part], wanted[part]
             scores = torch.mm(x, weight.mT, out=room[: len(x)])
-            turned = turn if can_turn(scores) else _turned_by_torch
+            turned = turn if known_to_kernels(scores) else _turned_by_torch
             total += turned(scores, bias, y, smoothing)
             if grads is None:
                 continue

@@ -7,7 +7,6 @@ from typing import Any
 
 import numba
 import numpy as np
-import torch
 from torch import Tensor
 
 from qkv.operators.fused.arithmetic import (
@@ -22,11 +21,6 @@ from qkv.operators.fused.cache import kernel_cache
 from qkv.operators.sharing import share_out
 
 _ROWS = 32  # most that a thread takes at a time
-
-
-def can_turn(scores: Tensor) -> bool:
-    """Whether the kernel knows such numbers."""
-    return scores.device.type == "cpu" and scores.dtype in (torch.float32, torch.float64)
 
 
 def turn(scores: Tensor, bias: Tensor, wanted: Tensor, smoothing: float) -> float:
