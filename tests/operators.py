@@ -22,7 +22,15 @@ def _banded(case: Case, mask: MaskCase) -> bool:
     return case.name in DOT_PRODUCTS and mask.name in runs
 
 
-KERNELS = {"gaussian", "laplacian", "boxcar", "triangular", "epanechnikov"}
+KERNELS = {
+    "gaussian",
+    "laplacian",
+    "boxcar",
+    "triangular",
+    "epanechnikov",
+    "biweight",
+    "tricube",
+}
 
 
 def _fused(case: Case, mask: MaskCase) -> bool:

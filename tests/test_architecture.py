@@ -19,18 +19,19 @@ ORDER = [
     "extras",
     "looking",
     "memory",
+    "jit",
     "similarity",
     "mask",
     "normalize",
     "partial",
     "dropout",
     "problem",
+    "cost",
     "quarantine",
     "operators",
     "plan",
     "pooling",
     "summary",
-    "regression",
     "nn",
     "integrations",
     "recording",
@@ -38,9 +39,12 @@ ORDER = [
     "labelled",
     "translate",
     "plot",
+    "bandwidth",
+    "regression",
     "terminal",
     "viewer",
     "table",
+    "warmup",
     "gallery",
     "benchmarks",
     "cli",
@@ -74,6 +78,103 @@ def test_imports_only_go_down(home: str) -> None:
 
 def test_every_module_has_its_place() -> None:
     assert {_home(path) for path in SOURCE.rglob("*.py")} == {*ORDER, "__init__"}
+
+
+MODULES = {
+    ".".join(("qkv", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in SOURCE.rglob("*.py")
+}
+
+
+def _graph() -> dict[str, set[str]]:
+    """Which module imports which when it is imported itself, submodules and all."""
+    graph: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        found = graph[name] = set()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                # `from package import module`, or a name of the package itself
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= (full & MODULES.keys()) or {node.module}
+    return graph
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+#: Who may import what, beyond the order of the rooms: all others may not.
+GUESTS = {
+    "qkv.operators.fused": {"qkv.operators", "qkv.plan", "qkv.benchmarks"},
+    "numba": {"qkv.jit.compiler", "qkv.jit.lowering", "qkv.jit.numba_target"},
+    "llvmlite": {
+        "qkv.jit.compiler", "qkv.jit.lowering", "qkv.jit.numba_target", "qkv.jit.loader",
+        "qkv.jit.target",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("host", GUESTS)
+def test_some_rooms_are_for_few(host: str) -> None:
+    for path in SOURCE.rglob("*.py"):
+        importer = ".".join(("qkv", *path.relative_to(SOURCE).with_suffix("").parts))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if any(_within(name, host) for name in names):
+                assert any(_within(importer, guest) for guest in GUESTS[host]), importer
+
+
+def test_compiled_code_knows_nothing_of_attention() -> None:
+    for name, imported in _graph().items():
+        if _within(name, "qkv.jit"):
+            ours = {each for each in imported if _within(each, "qkv")}
+            assert all(_within(each, "qkv.jit") or each == "qkv.extras" for each in ours), name
+
+
+def test_compiled_functions_can_be_read() -> None:
+    """None is longer than 80 lines or wider than 12 parameters."""
+    compiled = {"kernel", "kernel_in_order", "callback", "device", "device_in_order"}
+    seen = 0
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and compiled & {
+                getattr(each, "id", "") for each in node.decorator_list
+            }:
+                seen += 1
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < 80, node.name
+                assert len(node.args.args) <= 12, node.name
+    assert seen > 80
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = {name: imported & MODULES.keys() for name, imported in _graph().items()}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for imported in graph[name]:
+                # A package imports its modules, and they may import each other through it.
+                if imported != "qkv" and not _within(name, imported):
+                    visit(imported, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_the_cache_of_kernels_is_no_part_of_attention() -> None:
+    """Who only looks for compiled code registers no operator and imports no Numba."""
+    loaded = _modules_after("import torch, qkv.jit.cache, qkv.jit.kernels, qkv.jit.ahead")
+    assert not {name for name in loaded if _within(name, "qkv.operators")}
+    assert not {"numba", "llvmlite"} & loaded
 
 
 def _modules_after(statement: str) -> set[str]:

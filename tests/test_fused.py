@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qkv
-from qkv.operators.fused import cache, ops
+from qkv.operators.fused import ops
+from qkv.operators.fused.launch import Call
+from qkv.operators.fused.registry import SIMILARITIES
 
 KERNELS = ["Gaussian", "Laplacian", "Boxcar", "Triangular", "Epanechnikov"]
 
@@ -154,7 +154,7 @@ def test_scores_of_ten_thousand(scale: float) -> None:
     assert (found - exact).abs().median() < 1e-2  # a score of 1e4 is known to 1e-3 in float32
 
 
-@pytest.mark.parametrize("kind", ops.KINDS)
+@pytest.mark.parametrize("kind", SIMILARITIES)
 def test_the_kernels_themselves_keep_masked_nan_out(kind: str) -> None:
     """The quarantine stands before them; this is the second line."""
     query, key, value = torch.randn(3, 2, 11, 4, dtype=torch.float64).unbind()
@@ -162,10 +162,11 @@ def test_the_kernels_themselves_keep_masked_nan_out(kind: str) -> None:
     mask = torch.ones(11, 11, dtype=torch.bool)
     mask[:, 3] = False
     mask[5] = False
-    clean = ops.attend(kind, query, key, value, parameter=parameter, mask=mask)
+    call = Call(query, key, value, parameter, None, None, None, mask, None, kind, 0.0)
+    clean = ops.attend(call)
     for junk in (torch.nan, torch.inf):
         key[:, 3], value[:, 3] = junk, junk
-        found = ops.attend(kind, query, key, value, parameter=parameter, mask=mask)
+        found = ops.attend(call)
         for own, reference in zip(found, clean, strict=True):
             torch.testing.assert_close(own, reference)
     assert (clean[0][:, 5] == 0).all()
@@ -205,32 +206,3 @@ def test_idle_threads_are_idle() -> None:
     start = time.process_time()
     time.sleep(0.3)
     assert time.process_time() - start < 0.1
-
-
-def test_kernels_are_kept_where_we_may_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Root may write anywhere, so what cannot be written to is a file in the directory's place."""
-    blocked = tmp_path / "file"
-    blocked.touch()
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(cache, "PACKAGE", blocked)
-    find = cache.directory.__wrapped__
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert find().parent == tmp_path / "home" / ".cache" / "qkv"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert find().parent == tmp_path / "xdg" / "qkv"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    monkeypatch.setenv("HOME", str(blocked))
-    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
-    assert find().parent.parent == tmp_path
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "chosen"))
-    assert find().parent == tmp_path / "chosen"
-
-
-def test_a_directory_that_others_may_write_to_is_not_trusted(tmp_path: Path) -> None:
-    ours = tmp_path / "ours"
-    assert cache._usable(ours)
-    os.chmod(ours, 0o777)
-    assert not cache._usable(ours)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import qkv
-from qkv.plan import OPERATORS
+from qkv.plan import OPERATORS, readable_seconds
+from qkv.similarity.base import FusedForm
 
 
 def _sized(n: int, m: int, d: int = 8, d_v: int = 8) -> list[torch.Tensor]:
@@ -19,17 +20,19 @@ def _sized(n: int, m: int, d: int = 8, d_v: int = 8) -> list[torch.Tensor]:
         (None, None, 0.0, 16, "sdpa"),
         (None, None, 0.0, 4096, "sdpa"),
         ("cosine", qkv.mask.Causal(), 0.0, 512, "sdpa"),
-        (qkv.Bilinear(8, 8), None, 0.0, 512, "sdpa"),
+        (qkv.Bilinear(8, 8), None, 0.0, 512, "dense"),
+        (qkv.Bilinear(8, 8), None, 0.0, 4096, "sdpa"),
         (None, None, 0.1, 16, "dense"),
         (None, None, 0.1, 4096, "streamed"),
         (None, qkv.mask.TopK(4), 0.0, 4096, "topk"),
-        (None, qkv.mask.TopK(4) & qkv.mask.Causal(), 0.0, 64, "dense"),
+        (None, qkv.mask.TopK(4) & qkv.mask.Causal(), 0.0, 16, "dense"),
+        (None, qkv.mask.TopK(4) & qkv.mask.Causal(), 0.0, 64, "topk"),
         (None, qkv.mask.Causal(), 0.0, 4096, "sdpa"),
         (None, qkv.mask.Window(8, 8), 0.0, 4096, "banded"),
         (None, qkv.mask.Window(8, 8), 0.0, 64, "sdpa"),
-        ("gaussian", None, 0.0, 16, "sdpa"),
+        ("gaussian", None, 0.0, 16, "dense"),
         ("triangular", None, 0.0, 16, "dense"),
-        ("gaussian", None, 0.0, 512, "sdpa"),
+        ("gaussian", None, 0.0, 512, "fused"),
         ("laplacian", None, 0.0, 512, "fused"),
         (qkv.Gaussian(0.01), None, 0.0, 4096, "fused"),
         ("gaussian", qkv.mask.Causal(), 0.1, 4096, "fused"),
@@ -46,10 +49,13 @@ def test_choice(similarity: object, mask: object, dropout: float, size: int, ope
     assert set(plan.rejected) == set(OPERATORS) - {operator}
 
 
-def test_a_distance_in_few_dimensions_has_a_kernel_of_its_own() -> None:
-    assert qkv.explain(*_sized(2048, 2048, 2), similarity="gaussian").operator == "fused"
-    assert qkv.explain(*_sized(2048, 2048, 8), similarity="gaussian").operator == "sdpa"
-    assert qkv.explain(*_sized(512, 512, 2), similarity="gaussian").operator == "sdpa"
+def test_the_quickest_by_estimate_is_chosen_and_the_others_say_by_how_much() -> None:
+    plan = qkv.explain(*_sized(2048, 2048, 2), similarity="gaussian")
+    assert plan.operator == "fused"
+    own = f"fused {readable_seconds(plan.seconds)}"
+    assert plan.rejected["sdpa"].startswith("takes about ")
+    assert plan.rejected["sdpa"].endswith(own)
+    assert plan.rejected["streamed"].endswith(own)
 
 
 def test_reasons() -> None:
@@ -69,7 +75,7 @@ def test_prints_like_a_database() -> None:
     assert str(plan) == (
         "attend  4,096 queries × 4,096 keys, d_q 64, d_k 64, d_v 32, float32, FromCallable\n"
         "└─ streamed: tiles keep the memory at 83.9 MB, whatever the number of queries\n"
-        "   work    3.31 GFLOP\n"
+        f"   work    3.31 GFLOP, about {readable_seconds(plan.seconds)}\n"
         "   memory  83.9 MB beside the arguments and the answer (all scores at once: 4.4 GB)\n"
         "   passed over\n"
         "     topk    the mask is not the best k keys of each query\n"
@@ -77,7 +83,7 @@ def test_prints_like_a_database() -> None:
         "     banded  all queries may see the same keys\n"
         "     sdpa    FromCallable is not a dot product\n"
         "     fused   FromCallable has no fused kernel\n"
-        "     dense   more than 4.2 MB at once; tiles are kinder to the caches"
+        "     dense   more than 67.1 MB at once, where memory is to stay linear"
     )
     assert plan.flops == 4096 * 4096 * (2 * 64 + 5 + 2 * 32)
 
@@ -86,3 +92,16 @@ def test_works_without_numbers() -> None:
     query = torch.empty(10**6, 64, device="meta")
     assert qkv.explain(query, query, query).operator == "sdpa"
     assert qkv.explain(query, query, query, similarity="gaussian").operator == "fused"
+
+
+def test_a_similarity_of_ones_own_that_has_a_fused_form_runs_fused() -> None:
+    class Projected(qkv.Similarity):
+        """Additive scores of tokens that are projected already."""
+
+        def score(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)).sum(-1)
+
+        def as_fused(self, query: torch.Tensor, key: torch.Tensor) -> FusedForm:
+            return FusedForm("additive", query, key, torch.ones(query.shape[-1]))
+
+    assert qkv.explain(*_sized(512, 512, 128), similarity=Projected()).operator == "fused"

@@ -223,7 +223,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"operator": "sdpa", "similarity": "laplacian"},
         ValueError,
-        "operator 'sdpa' cannot serve: Laplacian is not a dot product; 'dense' can, in 11.1 kB",
+        "operator 'sdpa' cannot serve: Laplacian is not a dot product; 'dense' can, in 504 B",
     ),
     (
         {"operator": "sdpa", "mask": qkv.mask.TopK(2)},
@@ -256,7 +256,7 @@ def test_dense_refuses_what_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("QKV_MEMORY_BUDGET", "1000")
     text = (
         "operator 'dense' cannot serve: it would hold 33.3 kB at once, above the budget of 1.0 kB; "
-        "'streamed' can, in 33.3 kB"
+        "'fused' can, in 4.2 MB"
     )
     with pytest.raises(MemoryError, match=f"^{re.escape(text)}$"):
         qkv.attend(**GOOD, similarity=qkv.Additive(64, 64, 64 * 3 + 4), operator="dense")

@@ -103,6 +103,31 @@ def test_far_away_the_nearest_key_answers() -> None:
         np.testing.assert_array_equal(said.answer[:, 0], [3.0, 7.0])
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_values_with_a_large_offset_keep_their_digits(kernel: str) -> None:
+    key, value, weight, query = _data(0.0)
+    value = np.round(value * 2**10) / 2**10  # so that the offset rounds nothing
+    for h in (0.02, 0.3):
+        said = Line(key, value + 1e9, weight).pool(query, kernel, h)
+        answer, log_total = _expected(key, value, weight, query, kernel, h)
+        expected = np.where(np.isfinite(log_total)[:, None], answer + 1e9, 0.0)
+        np.testing.assert_allclose(said.answer, expected, rtol=0, atol=np.spacing(2e9))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_thread_may_begin_anywhere(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with queries beyond all keys, whose windows reach over several cells."""
+    monkeypatch.setattr(line_module, "_LEAST", 2)
+    monkeypatch.setattr(line_module, "_CHUNK", 2)
+    key, query = np.linspace(0, 4, 400), np.linspace(-1, 5, 31)
+    value, weight = np.sin(key)[:, None], np.ones(400)
+    for h in (0.7, 1.1, 3.0):
+        said = Line(key, value).pool(query, kernel, h)
+        answer, log_total = _expected(key, value, weight, query, kernel, h)
+        np.testing.assert_allclose(said.log_total, log_total, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(said.answer, answer, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("name", [*KERNELS, "euclidean"])
 def test_the_operator_agrees_with_the_reference(name: str, dtype: torch.dtype) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 
 def may_look(*tensors: Tensor) -> bool:
@@ -23,3 +26,28 @@ def in_transform() -> bool:
     """True inside vmap, grad, jvp and the like."""
     # The public surface has no such question; the name is checked by a test.
     return bool(torch._C._are_functorch_transforms_active())
+
+
+def is_eager(*tensors: Tensor) -> bool:
+    """True where plain tensors are computed at once, and nobody traces, transforms or watches.
+
+    There a computation may write in place and differentiate by hand.
+    """
+    for tensor in tensors:
+        kind = type(tensor)
+        if (kind is not Tensor and kind is not nn.Parameter) or tensor.is_meta:
+            return False
+    # The public surface has no such questions; the names are checked by a test.
+    return not (
+        torch.compiler.is_compiling()
+        or in_transform()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_any_autocast_enabled()
+        or forward_ad._current_level >= 0
+    )
+
+
+def is_finite(*tensors: Tensor) -> bool:
+    """Whether no tensor holds NaN or inf; False, at times, where their sums overflow."""
+    # One cheap pass each; whoever asks has a slower way that is right in any case.
+    return all(math.isfinite(tensor.detach().sum().item()) for tensor in tensors)

@@ -2,98 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from qkv.memory import TILE_BYTES, readable
+from qkv.jit.kernels import UnavailableError, warn_once
+from qkv.memory import readable
 from qkv.operators import banded, dense, fused, sdpa, sorted, streamed, topk
-from qkv.operators.base import Offer, Result
+from qkv.operators.base import Offer, Operator, Result
 from qkv.problem import Problem
-from qkv.similarity import Euclidean, Kernel
 
-#: Every operator, the most preferred first.
-OPERATORS: dict[str, Callable[[Problem], Offer | str]] = {
-    "topk": topk.offer,
-    "sorted": sorted.offer,
-    "banded": banded.offer,
-    "sdpa": sdpa.offer,
-    "fused": fused.offer,
-    "dense": dense.offer,
-    "streamed": streamed.offer,
+#: Every operator; of two that take equally long the first is preferred.
+OPERATORS: dict[str, Operator] = {
+    "topk": Operator(topk.offer, topk.estimate),
+    "sorted": Operator(sorted.offer, sorted.estimate),
+    "banded": Operator(banded.offer, banded.estimate),
+    "sdpa": Operator(sdpa.offer, sdpa.estimate),
+    "fused": Operator(fused.offer, fused.estimate),
+    "dense": Operator(dense.offer, dense.estimate),
+    "streamed": Operator(streamed.offer, streamed.estimate),
 }
 
-
-def _work(problem: Problem) -> int:
-    return problem.pairs * (problem.dim + problem.value.shape[-1])
-
-
-def _is_distance(problem: Problem) -> bool:
-    return isinstance(problem.similarity, (Kernel, Euclidean))
-
-
-#: Where an operator that can serve is also the better choice, and why not elsewhere.
-#: `qkv bench fused` measures both sides of each crossover.
-CROSSOVERS: dict[str, list[tuple[Callable[[Problem], bool], str]]] = {
-    "topk": [
-        (
-            lambda problem: problem.n * problem.m >= 2**14,
-            "for fewer than 16,384 pairs ranking all scores at once is quicker",
-        )
-    ],
-    "sorted": [
-        (
-            lambda problem: problem.n * problem.m >= 2**16,
-            "for fewer than 65,536 pairs sorting is not worth it",
-        )
-    ],
-    "banded": [
-        (
-            lambda problem: problem.n >= 512,
-            "for fewer than 512 queries one call with a mask is quicker",
-        ),
-        (
-            lambda problem: not sdpa.is_plainly_causal(problem),
-            "PyTorch's kernel skips what lies ahead by itself",
-        ),
-    ],
-    "sdpa": [
-        (
-            lambda problem: (
-                not _is_distance(problem)
-                or problem.dim >= 8
-                or problem.n * problem.m < 2**20
-                or problem.query.device.type != "cpu"
-            ),
-            "in fewer than 8 dimensions the fused kernel of a distance is quicker",
-        )
-    ],
-    "fused": [
-        (
-            lambda problem: _work(problem) >= 2**16,
-            "for so little work a kernel is not worth loading",
-        )
-    ],
-    "dense": [
-        (
-            lambda problem: dense.bytes_needed(problem) <= TILE_BYTES,
-            f"more than {readable(TILE_BYTES)} at once; tiles are kinder to the caches",
-        )
-    ],
-}
+#: The operators worth asking, the quickest first, for each signature.
+_ORDERS: dict[Hashable, tuple[str, ...]] = {}
+#: Beyond so many they are forgotten and estimated again.
+MOST_ORDERS = 1024
 
 
 @dataclass(frozen=True)
 class Plan:
     """How a question will be answered; print it.
 
-    `flops` and `bytes` are estimates made from shapes: the work, and the memory needed beside the
-    arguments and the answer. `rejected` says of every other operator why it was passed over.
+    `flops`, `bytes` and `seconds` are estimates made from shapes: the work, the memory needed
+    beside the arguments and the answer, and the time, see :mod:`qkv.cost`. `rejected` says of every
+    other operator why it was passed over.
     """
 
     operator: str
     reason: str
     flops: int
     bytes: int
+    seconds: float
     rejected: dict[str, str]
     dense_bytes: int
     summary: str
@@ -103,7 +52,7 @@ class Plan:
         lines = [
             f"attend  {self.summary}",
             f"└─ {self.operator}: {self.reason}",
-            f"   work    {readable_flops(self.flops)}",
+            f"   work    {readable_flops(self.flops)}, about {readable_seconds(self.seconds)}",
             f"   memory  {readable(self.bytes)} beside the arguments and the answer "
             f"(all scores at once: {readable(self.dense_bytes)})",
         ]
@@ -114,59 +63,79 @@ class Plan:
         return "\n".join(lines)
 
 
-def choose(problem: Problem, operator: str | None = None) -> Offer:
-    """The offer of the operator named, or of the one preferred for this problem."""
+def answer(problem: Problem, operator: str | None = None) -> Result:
+    """The answer of the operator named, or of the quickest that can serve.
+
+    Whether a kernel can be compiled shows when it is first needed. If it cannot, the next operator
+    answers.
+    """
     if operator is not None:
-        return _forced(problem, operator)
-    for name, ask in OPERATORS.items():
-        if _not_preferred(name, problem) is None:
-            offer = ask(problem)
-            if not isinstance(offer, str):
-                return offer
+        return _forced(problem, operator).run()
+    for name in _order(problem):
+        offer = OPERATORS[name].offer(problem)
+        if isinstance(offer, str):
+            continue
+        try:
+            return offer.run()
+        except UnavailableError as reason:
+            warn_once(str(reason))
     raise AssertionError("streamed serves everything")
 
 
+def _order(problem: Problem) -> tuple[str, ...]:
+    """The operators worth asking, the quickest first; whether they can serve, they say."""
+    known = None if problem.signature is None else _ORDERS.get(problem.signature)
+    if known is not None:
+        return known
+    estimates = _estimates(problem)
+    seconds = {name: time for name, time in estimates.items() if not isinstance(time, str)}
+    found = tuple(builtins.sorted(seconds, key=seconds.__getitem__))
+    if problem.signature is not None:
+        if len(_ORDERS) >= MOST_ORDERS:
+            _ORDERS.clear()
+        _ORDERS[problem.signature] = found
+    return found
+
+
+def _estimates(problem: Problem) -> dict[str, float | str]:
+    return {name: operator.estimate(problem) for name, operator in OPERATORS.items()}
+
+
 def explain(problem: Problem) -> Plan:
-    """As :func:`choose`, but asking every operator, so as to tell the whole story."""
-    chosen: tuple[str, Offer] | None = None
+    """As :func:`answer`, but asking every operator, so as to tell the whole story."""
+    able: dict[str, Offer] = {}
+    seconds: dict[str, float] = {}
     rejected: dict[str, str] = {}
-    for name, ask in OPERATORS.items():
-        offer = ask(problem)
-        refusal = offer if isinstance(offer, str) else _not_preferred(name, problem)
-        if refusal is not None:
-            rejected[name] = refusal
-        elif chosen is not None:
-            rejected[name] = f"{chosen[0]} is preferred where both can serve"
+    for name, estimate in _estimates(problem).items():
+        offer = OPERATORS[name].offer(problem)
+        if isinstance(offer, str):
+            rejected[name] = offer
+        elif isinstance(estimate, str):
+            rejected[name] = estimate
         else:
-            assert not isinstance(offer, str)
-            chosen = name, offer
-    assert chosen is not None, "streamed serves everything"
-    name, offer = chosen
-    cost = offer.cost()
+            able[name], seconds[name] = offer, estimate
+    chosen = next(name for name in _order(problem) if name in able)
+    least = readable_seconds(seconds[chosen])
+    for name in able.keys() - {chosen}:
+        rejected[name] = f"takes about {readable_seconds(seconds[name])}, {chosen} {least}"
+    offered = able[chosen].cost()
     return Plan(
-        operator=name,
-        reason=cost.reason,
-        flops=cost.flops,
-        bytes=cost.bytes,
-        rejected=rejected,
+        operator=chosen,
+        reason=offered.reason,
+        flops=offered.flops,
+        bytes=offered.bytes,
+        seconds=seconds[chosen],
+        rejected={name: rejected[name] for name in OPERATORS if name in rejected},
         dense_bytes=dense.bytes_needed(problem),
         summary=_summary(problem),
-        run=offer.run,
+        run=able[chosen].run,
     )
-
-
-def _not_preferred(name: str, problem: Problem) -> str | None:
-    """Why an operator, if it can serve, is not the better choice."""
-    for favours, otherwise in CROSSOVERS.get(name, ()):
-        if not favours(problem):
-            return otherwise
-    return None
 
 
 def _forced(problem: Problem, operator: str) -> Offer:
     if operator not in OPERATORS:
         raise ValueError(f"operator must be one of {', '.join(OPERATORS)}; got {operator!r}")
-    offer = OPERATORS[operator](problem)
+    offer = OPERATORS[operator].offer(problem)
     if not isinstance(offer, str):
         return offer
     able = explain(problem)
@@ -200,3 +169,11 @@ def readable_flops(flops: float) -> str:
             break
         flops /= 1000
     return f"{flops:.3g} {unit}"
+
+
+def readable_seconds(seconds: float) -> str:
+    """Time as a person says it: 2.1 ms."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv import plan
+from qkv.looking import is_finite, may_look
 from qkv.mask import MaskLike
 from qkv.memory import budget, readable
+from qkv.operators.base import Result
 from qkv.operators.dense import weigh
 from qkv.partial import Partial
-from qkv.problem import Array, as_tensors, pose
+from qkv.problem import Array, Problem, as_tensors, pose
 from qkv.quarantine import quarantine
 from qkv.similarity import SimilarityLike
 
@@ -71,7 +73,10 @@ def attend(
     Returns:
         (…, n, d_v). A query that may attend to nothing gets 0.
     """
-    (q, k, v), numpy = as_tensors(query=query, key=key, value=value)
+    if isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor):
+        q, k, v, numpy = query, key, value, False
+    else:
+        (q, k, v), numpy = as_tensors(query=query, key=key, value=value)
     if has_torch_function_variadic(q, k, v):
         # Someone watches or replaces torch's functions, as `qkv.record` does, and this is one.
         options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
@@ -80,10 +85,23 @@ def attend(
             asked, (q, k, v), q, k, v, **options, operator=operator
         )
     else:
-        quarantined = quarantine(pose(q, k, v, similarity, mask, dropout))
-        answer, _ = plan.choose(quarantined.problem, operator).run()
-        answer = quarantined.mark(answer)
+        answer, _ = _answer(pose(q, k, v, similarity, mask, dropout), operator)
     return answer.detach().numpy() if numpy else answer  # type: ignore[return-value]
+
+
+def _answer(problem: Problem, operator: str | None) -> Result:
+    """The planned operator's answer, into which nothing leaks from what is masked."""
+    problem = problem.simplified()
+    if problem.mask is None:
+        return plan.answer(problem, operator)
+    if not problem.needs_grad and may_look(problem.query):
+        # NaN that leaked would show in an answer, and answers are fewer than keys.
+        result = plan.answer(problem, operator)
+        if not result[0].requires_grad and is_finite(result[0]):
+            return result
+    quarantined = quarantine(problem)
+    answer, log_total = plan.answer(quarantined.problem, operator)
+    return quarantined.mark(answer), log_total
 
 
 def attend_partial(
@@ -101,10 +119,9 @@ def attend_partial(
     given here, not those of the whole.
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
-    quarantined = quarantine(pose(q, k, v, similarity, mask, wants_total=True))
-    answer, log_total = plan.choose(quarantined.problem, operator).run()
+    answer, log_total = _answer(pose(q, k, v, similarity, mask, wants_total=True), operator)
     assert log_total is not None, "every operator gives the total where it is asked for"
-    return Partial(quarantined.mark(answer), log_total)
+    return Partial(answer, log_total)
 
 
 def weights(
@@ -170,4 +187,4 @@ def explain(
     topk
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
-    return plan.explain(quarantine(pose(q, k, v, similarity, mask, dropout)).problem)
+    return plan.explain(pose(q, k, v, similarity, mask, dropout).simplified())

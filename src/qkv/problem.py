@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qkv.dropout import Dropout, draw
+from qkv.looking import is_eager
 from qkv.mask import Mask, MaskLike, Tile, as_mask
 from qkv.similarity import Similarity, SimilarityLike, as_similarity
 
@@ -31,6 +33,7 @@ class Problem(NamedTuple):
     dropout: Dropout | None
     batch: tuple[int, ...]  # the leading axes of query, key and value, broadcast
     wants_total: bool = False  # whether the log of the total weight is asked for too
+    signature: Hashable | None = None  # all that a plan depends on but the numbers, if it is known
 
     @property
     def n(self) -> int:
@@ -54,17 +57,39 @@ class Problem(NamedTuple):
         return self.pairs * (self.similarity.pair_flops(self.dim) + 5 + 2 * self.value.shape[-1])
 
     @property
+    def is_eager(self) -> bool:
+        """Whether nobody traces, transforms or watches what is computed."""
+        # Only where that is so is there a signature.
+        return self.signature is not None or is_eager(self.query, self.key, self.value)
+
+    @property
     def needs_grad(self) -> bool:
         if not torch.is_grad_enabled():
             return False
-        tensors = [self.query, self.key, self.value, *self.similarity.parameters()]
-        if self.bias is not None:
-            tensors.append(self.bias)
-        return any(tensor.requires_grad for tensor in tensors)
+        return (
+            self.query.requires_grad
+            or self.key.requires_grad
+            or self.value.requires_grad
+            or (self.bias is not None and self.bias.requires_grad)
+            or any(tensor.requires_grad for tensor in self.similarity.tensors())
+        )
 
     def tile(self, start: int, stop: int) -> Tile:
         """The queries `start` to `stop` as masks see them."""
         return Tile(start, stop, self.n, self.m, self.batch, self.query.device)
+
+    def simplified(self) -> Problem:
+        """The same question without a mask, where it limits nothing, or all entries alike."""
+        if self.mask is None:
+            return self
+        stop = self.mask.common_stop(self.n, self.m, self.batch)
+        if stop is None:
+            return self
+        signature = None if self.signature is None else (self.signature, stop)
+        if stop == self.m:
+            return self._replace(mask=None, bias=None, signature=signature)
+        key, value = self.key.narrow(-2, 0, stop), self.value.narrow(-2, 0, stop)
+        return self._replace(key=key, value=value, mask=None, bias=None, signature=signature)
 
     def narrow(self, axis: int, start: int, stop: int) -> Problem:
         """The entries `start` to `stop` of the leading axis `axis` alone."""
@@ -86,6 +111,12 @@ class Problem(NamedTuple):
         )
 
 
+#: The leading axes of questions that were checked before, by signature.
+_CHECKED: dict[Hashable, tuple[int, ...]] = {}
+#: Beyond so many they are forgotten and checked again.
+MOST_CHECKED = 1024
+
+
 def pose(
     query: Tensor,
     key: Tensor,
@@ -95,7 +126,61 @@ def pose(
     dropout: float = 0.0,
     wants_total: bool = False,
 ) -> Problem:
-    """Check everything a user can get wrong, and say it in one sentence."""
+    """Check everything a user can get wrong, once a signature, and say it in one sentence."""
+    chosen = as_similarity(similarity)
+    chosen_mask = mask if mask is None or isinstance(mask, Mask) else as_mask(mask)
+    drops = not isinstance(dropout, float) or dropout != 0.0
+    signature = None
+    if not drops and is_eager(query, key, value):
+        signature = _signature(query, key, value, chosen, chosen_mask, wants_total)
+    batch = None if signature is None else _CHECKED.get(signature)
+    if batch is None:
+        _check_tensors(query, key, value)
+        chosen.check(query, key)
+        batch = _common_batch(query, key, value)
+        if chosen_mask is not None:
+            _check_mask(chosen_mask, query, key, batch)
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout must be at least 0 and below 1; got {dropout}")
+        if signature is not None:
+            if len(_CHECKED) >= MOST_CHECKED:
+                _CHECKED.clear()
+            _CHECKED[signature] = batch
+    drop = draw(dropout, batch, query.shape[-2], query.device) if dropout else None
+    bias = None if chosen_mask is None else chosen_mask.bias()
+    return Problem(
+        query, key, value, chosen, chosen_mask, bias, drop, batch, wants_total, signature
+    )
+
+
+def _signature(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    similarity: Similarity,
+    mask: Mask | None,
+    wants_total: bool,
+) -> Hashable | None:
+    """All that checks and plans depend on; None where that is not known."""
+    own = similarity.signature()
+    if own is None:
+        return None
+    limits = None
+    if mask is not None:
+        limits = mask.signature()
+        if limits is None:
+            return None
+    gradients = torch.is_grad_enabled() and (
+        query.requires_grad, key.requires_grad, value.requires_grad
+    )  # fmt: skip
+    return (
+        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype,
+        query.device, key.device, value.device, own, limits, gradients, wants_total,
+        torch.get_num_threads(),
+    )  # fmt: skip
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.ndim < 2:
             raise ValueError(
@@ -115,22 +200,13 @@ def pose(
             f"value must have shape (..., {key.shape[-2]}, d_v) to match key; "
             f"got {tuple(value.shape)}"
         )
-    chosen = as_similarity(similarity)
-    chosen.check(query, key)
-    batch = _common_batch(query, key, value)
-    chosen_mask = None if mask is None else as_mask(mask)
-    if chosen_mask is not None:
-        chosen_mask.check(batch, query.shape[-2], key.shape[-2])
-        for tensor in chosen_mask.tensors():
-            if tensor.dtype in (torch.bool, *DTYPES) and tensor.device != query.device:
-                raise ValueError(
-                    f"mask must be on {query.device} to match query; got {tensor.device}"
-                )
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must be at least 0 and below 1; got {dropout}")
-    drop = draw(dropout, batch, query.shape[-2], query.device) if dropout else None
-    bias = None if chosen_mask is None else chosen_mask.bias()
-    return Problem(query, key, value, chosen, chosen_mask, bias, drop, batch, wants_total)
+
+
+def _check_mask(mask: Mask, query: Tensor, key: Tensor, batch: tuple[int, ...]) -> None:
+    mask.check(batch, query.shape[-2], key.shape[-2])
+    for tensor in mask.tensors():
+        if tensor.dtype in (torch.bool, *DTYPES) and tensor.device != query.device:
+            raise ValueError(f"mask must be on {query.device} to match query; got {tensor.device}")
 
 
 def as_tensors(**arrays: Array) -> tuple[list[Tensor], bool]:

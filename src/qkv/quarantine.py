@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.looking import may_look
+from qkv.looking import is_finite, may_look
 from qkv.memory import TILE_BYTES
 from qkv.problem import Problem
 
@@ -35,22 +35,19 @@ def quarantine(problem: Problem) -> Quarantined:
         return Quarantined(problem, None)
     key, value = problem.key, problem.value
     looking = may_look(key, value)
+    if looking and is_finite(key, value):
+        return Quarantined(problem, None)
     visible = mask.visible_keys(problem.tile(0, problem.n))  # (..., 1, m)
     if visible is not None and not (looking and bool(visible.all())):
         key, value = torch.where(visible.mT, key, 0.0), torch.where(visible.mT, value, 0.0)
         problem = problem._replace(key=key, value=value)
-    if not mask.per_query or (looking and _is_finite(key) and _is_finite(value)):
+    if not mask.per_query or (looking and is_finite(key, value)):
         return Quarantined(problem, None)
     bad = ~(key.isfinite().all(-1) & value.isfinite().all(-1))  # (..., m)
     problem = problem._replace(
         key=key.nan_to_num(0.0, 0.0, 0.0), value=value.nan_to_num(0.0, 0.0, 0.0)
     )
     return Quarantined(problem, _may_reach(problem, bad))
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    # One cheap pass; a sum of finite numbers that overflows only costs the slower way.
-    return bool(tensor.detach().sum().isfinite())
 
 
 def _may_reach(problem: Problem, bad: Tensor) -> Tensor:

@@ -67,6 +67,22 @@ def test_padding_and_the_beginning_never_come_though_they_be_the_likeliest() -> 
     assert scores.shape == (5, 1009)
 
 
+@pytest.mark.parametrize("vocabulary", [61, 50_021])
+def test_what_all_scores_have_in_common_costs_no_digits(vocabulary: int) -> None:
+    """In float32, whose numbers near 10⁴ are 2⁻¹⁰ apart: multiples of that are added exactly."""
+    output = layer(vocabulary, torch.float32, scale=0.0)
+    with torch.no_grad():
+        output.bias.mul_(2**10).round_().div_(2**10)
+        near = Likeliest(output, 2, 5)(torch.zeros(2, 7))
+        wanted = torch.log_softmax(output.bias.double(), -1)
+        output.bias += 1e4
+        far = Likeliest(output, 2, 5)(torch.zeros(2, 7))
+    for mine, moved in zip(near, far, strict=True):
+        np.testing.assert_allclose(mine, moved, rtol=1e-11)
+    np.testing.assert_allclose(far.end, wanted[END].expand(2), rtol=1e-6)
+    np.testing.assert_allclose(far.log_p, wanted[far.tokens], rtol=1e-6)
+
+
 def test_rows_are_taken_in_parts_where_scores_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     output, features = layer(521, torch.float64), torch.randn(11, 7, dtype=torch.float64)
     with torch.no_grad():

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from qkv.translate import loss as module
 from qkv.translate.loss import smoothed_loss
+from qkv.translate.scores import turn
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -62,6 +63,23 @@ def test_a_certain_answer_that_is_wrong_costs_what_it_should() -> None:
     x, weight = torch.tensor([[1.0]]), torch.tensor([[0.0], [300.0]])
     loss = smoothed_loss(x, weight, torch.zeros(2), torch.tensor([0]))
     assert loss.item() == 300.0  # not inf: the probability underflows, its logarithm does not
+
+
+@pytest.mark.parametrize("vocabulary", [7, 1024, 50_021])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("shifted", ["scores", "bias"])
+def test_what_all_scores_have_in_common_costs_no_digits(
+    vocabulary: int, smoothing: float, shifted: str
+) -> None:
+    """In float32, whose numbers near 10⁴ are 2⁻¹⁰ apart: multiples of that are added exactly."""
+    scores = torch.round(torch.randn(5, vocabulary) * 3 * 2**10) / 2**10
+    far, wanted = torch.full((vocabulary,), 1e4), torch.randint(vocabulary, (5,))
+    exact = scores.double().requires_grad_()
+    loss = F.cross_entropy(exact, wanted, reduction="sum", label_smoothing=smoothing)
+    loss.backward()
+    moved, bias = (scores + far, 0.0 * far) if shifted == "scores" else (scores.clone(), far)
+    assert turn(moved, bias, wanted, smoothing) == pytest.approx(loss.item(), rel=2e-6)
+    torch.testing.assert_close(moved.double(), exact.grad, rtol=1e-5, atol=1e-7)
 
 
 def test_smoothing_is_a_share() -> None:

@@ -14,7 +14,17 @@ from rich.console import Console
 from rich.table import Table
 
 #: Each is a module here with measure() -> Iterator[Figure].
-SUITES = ["core", "fused", "regress", "table", "layers", "translate"]
+SUITES = [
+    "core",
+    "start",
+    "fused",
+    "regress",
+    "table",
+    "layers",
+    "translate",
+    "noregret",
+    "crossover",
+]
 
 
 class Figure(NamedTuple):

@@ -6,37 +6,42 @@ Tokens are packed beforehand; no mask, no softmax, no values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
-from typing import Any
 
-import numba
-import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.operators.fused import threads
-from qkv.operators.fused.additive import pack_key, pack_query, scores
-from qkv.operators.fused.arithmetic import TILE_OPTIONS
-from qkv.operators.fused.space import ROWS, WIDTH, packed_depth
+from qkv.jit import kernel
+from qkv.jit.builtins import invoke
+from qkv.jit.signature import Real, Real1, Real2, Real3
+from qkv.operators.fused.additive import scores, transform
+from qkv.operators.fused.inputs import ROWS, WIDTH
 
 
-@numba.njit(**TILE_OPTIONS)
-def _pack(query: Any, key: Any, packed_query: Any, packed_key: Any) -> Any:
-    """Fill (n, depth) and (tiles, depth, WIDTH); how far the exponentials reach."""
-    reach = pack_query(query, packed_query)
-    furthest = reach
-    for tile in range(packed_key.shape[0]):
-        own = pack_key(key[tile * WIDTH : (tile + 1) * WIDTH], packed_key[tile])
-        furthest = max(furthest, reach + own)
-    return furthest
-
-
-@numba.njit(**TILE_OPTIONS)
-def _score(query: Any, key: Any, weight: Any, first: int, last: int, reach: Any, out: Any) -> None:
-    """out (tiles, n, WIDTH): the scores of the queries from `first` to `last`."""
+@kernel
+def _score(
+    start: int,
+    stop: int,
+    scores: int,
+    query: Real2,
+    key: Real3,
+    weight: Real1,
+    reach: Real,
+    out: Real3,
+) -> None:
+    """out (tiles, n, WIDTH): the scores of the blocks of queries from `start` to `stop`."""
     for tile in range(key.shape[0]):
-        for r in range(first, last, ROWS):
-            scores(query[r : r + ROWS], key[tile], weight, out[tile, r : r + ROWS], ROWS, reach)
+        for r in range(start * ROWS, stop * ROWS, ROWS):
+            block = query[r : r + ROWS], key[tile], weight, out[tile, r : r + ROWS], ROWS, reach
+            invoke(scores, block)
+
+
+@kernel
+def _transform(
+    start: int, stop: int, transform: int, plain: Real2, out: Real2, reach: Real1
+) -> None:
+    """The rows from `start` to `stop` as `additive` packs them, in front of the plain ones."""
+    for r in range(start, stop):
+        invoke(transform, (plain[r : r + 1], out[r : r + 1], reach[r : r + 1]))
 
 
 def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Callable[[], Tensor]:
@@ -44,21 +49,21 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Callable[[], 
 
     It gives them as (tiles, n, keys of a tile), because putting them in order takes time too.
     """
-    (n, d), m, count = query.shape, len(key), torch.get_num_threads()
-    packed_query = np.empty((n, packed_depth("additive", d)), np.float32)
-    packed_key = np.empty((m // WIDTH, packed_depth("additive", d), WIDTH), np.float32)
-    reach = _pack(query.numpy(), key.numpy(), packed_query, packed_key)
+    (n, _), m = query.shape, len(key)
+    packed, reach = zip(*(_packed(tokens) for tokens in (query, key)), strict=True)
+    tiles = packed[1].unflatten(0, (m // WIDTH, WIDTH)).mT.contiguous()
     out = torch.empty(m // WIDTH, n, WIDTH)
-    bounds = list(pairwise(n * part // count for part in range(count + 1)))
+    address, by = scores.address("float32"), weight.contiguous()
 
     def run() -> Tensor:
-        shares = iter(bounds)
-
-        def task() -> None:
-            for first, last in shares:
-                _score(packed_query, packed_key, weight.numpy(), first, last, reach, out.numpy())
-
-        threads.run(task, count)
+        _score(address, packed[0], tiles, by, sum(reach), out, count=n // ROWS, grain=8)
         return out
 
     return run
+
+
+def _packed(tokens: Tensor) -> tuple[Tensor, float]:
+    """Tokens (n, 2 d): their exponentials and they themselves; and the largest of them."""
+    packed, reach = torch.cat([tokens, tokens], dim=1), torch.empty(len(tokens))
+    _transform(transform.address("float32"), tokens, packed, reach, count=len(tokens))
+    return packed, reach.max().item()

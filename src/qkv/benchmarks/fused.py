@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import qkv
-from qkv.benchmarks import Figure, first_call
+from qkv.benchmarks import Figure
 from qkv.benchmarks.bare_loop import additive_scores
 from qkv.benchmarks.measure import peak_extra_bytes, seconds
+from qkv.benchmarks.start import first_calls
 from qkv.similarity.base import FusedForm
 
 MB = 1e6
@@ -25,7 +26,7 @@ def measure() -> Iterator[Figure]:
     yield from _gaussian()
     yield from _gated()
     yield from _window()
-    yield from first_call.measure()
+    yield from first_calls()
     yield from _crossovers()
 
 

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import qkv
-from qkv.benchmarks import Figure
+from qkv.benchmarks import Figure, join
 from qkv.benchmarks.measure import peak_extra_bytes, seconds
 from qkv.extras import need
 
-LARGE, MEDIUM, QUERIES, SAMPLED = 10**8, 10**7, 1000, 50
+LARGE, MEDIUM, QUERIES, SAMPLED, GROUPS = 10**8, 10**7, 1000, 50, 50
 BANDWIDTH = 0.01  # of keys spread over 0 to 1
 CHUNK = 2**20
 NEEDED_BYTES = 4 * 10**9
@@ -37,12 +38,19 @@ def measure() -> Iterator[Figure]:
         yield _row_groups(path)
         _write(path, MEDIUM, ascending=False)
         yield from _many_queries(path)
+        _write(path, MEDIUM, ascending=False, groups=GROUPS)
+        yield from _groups(path)
+        yield from _asked_again(path)
+    yield from join.measure()
 
 
-def _write(path: Path, rows: int, ascending: bool) -> None:
-    """Two float64 columns, with pyarrow's own settings."""
+def _write(path: Path, rows: int, ascending: bool, groups: int = 0) -> None:
+    """Two float64 columns, and one of texts for groups, with pyarrow's own settings."""
     generator = np.random.default_rng(0)
+    names = np.array([f"group {number}" for number in range(groups)])
     schema = pa.schema([("key", pa.float64()), ("value", pa.float64())])
+    if groups:
+        schema = schema.append(pa.field("name", pa.string()))
     with pq.ParquetWriter(path, schema) as writer:
         for start in range(0, rows, CHUNK):
             count = min(CHUNK, rows - start)
@@ -50,7 +58,10 @@ def _write(path: Path, rows: int, ascending: bool) -> None:
             if ascending:
                 key = (start + np.arange(count) + key) / rows
             value = np.sin(6 * key) + generator.normal(size=count)
-            writer.write_table(pa.table({"key": key, "value": value}, schema))
+            columns: dict[str, Any] = {"key": key, "value": value}
+            if groups:
+                columns["name"] = names[generator.integers(0, groups, count)]
+            writer.write_table(pa.table(columns, schema))
 
 
 def _one_query(path: Path) -> Iterator[Figure]:
@@ -91,6 +102,49 @@ def _many_queries(path: Path) -> Iterator[Figure]:
     note = f"a join on a range; {SAMPLED} queries timed in one SQL"
     yield Figure("… against DuckDB", best / once, "× faster", "≥ 10", note)
     yield Figure("… error against NumPy", _error(path, queries, together()), "", "≤ 1e-9")
+
+
+def _groups(path: Path) -> Iterator[Figure]:
+    """One Gaussian query for each group, against the same sums in DuckDB's SQL."""
+    database = qkv.Database(path, key="key", value="value")
+    connection = need("duckdb", "table").connect()
+    connection.execute("SET enable_progress_bar = false")
+    weighed = f"exp(-0.5 * ((key - 0.5) / {BANDWIDTH}) ** 2)"
+    sums = "sum(w), sum(w * value) / sum(w), sum(w * w), sum(w * value * value)"
+    rows = f"SELECT name, value, {weighed} AS w FROM '{path}'"
+    sql = f"SELECT name, {sums} FROM ({rows}) GROUP BY name"
+
+    def ask() -> Any:
+        return database.query(0.5, similarity="gaussian", bandwidth=BANDWIDTH, by="name")
+
+    inside, outside = seconds(ask, lambda: connection.sql(sql).fetchall(), least=2.0, rounds=7)
+    work = f"{GROUPS} groups in one pass over {MEDIUM:,} rows, against DuckDB's SQL"
+    yield Figure(work, inside / outside, "×", "≤ 1.2", f"{inside:.3f} s against {outside:.3f} s")
+    means = {name: mean for name, _, mean, *_ in connection.sql(sql).fetchall()}
+    error = max(abs(answer.value / means[name] - 1) for name, answer in ask().items())
+    yield Figure("… largest difference of means", error, "", "≤ 1e-9")
+
+
+def _asked_again(path: Path) -> Iterator[Figure]:
+    """Questions to an index, and whether the scan answers the same."""
+    database = qkv.Database(path, key="key", value="value")
+    indexed = database.indexed()
+    exact = database.query(0.5, similarity="gaussian", bandwidth=1e-7).rows[0]["key"]
+    questions: dict[str, tuple[Any, dict[str, Any], str]] = {
+        "equal": (exact, {}, "≤ 1"),
+        "boxcar": (0.5, {"similarity": "boxcar", "bandwidth": BANDWIDTH}, "≤ 1"),
+        "Gaussian": (0.5, {"similarity": "gaussian", "bandwidth": BANDWIDTH}, "≤ 5"),
+    }
+    worst = 0.0
+    for name, (query, how, limit) in questions.items():
+        ask = partial(indexed.query, query, **how)
+        (taken,) = seconds(ask, least=0.5, rounds=7)
+        note = "" if name == "equal" else "a hundredth of the range wide"
+        yield Figure(f"{name} query to an index of {MEDIUM:,} rows", 1e3 * taken, "ms", limit, note)
+        found, scanned = ask(), database.query(query, **how)
+        for own, other in ((found.value, scanned.value), (found.std, scanned.std)):
+            worst = max(worst, abs(own - other) / max(abs(other), 1e-300))
+    yield Figure("… largest difference from the scan", worst, "", "≤ 1e-12")
 
 
 def _in_duckdb(path: Path, queries: np.ndarray) -> Callable[[], Any]:

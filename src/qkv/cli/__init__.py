@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-from qkv.cli import bench, explain, gallery, query, regress, sentence, translate, warmup
+from qkv.cli import bench, explain, gallery, join, query, regress, sentence, translate, warmup
 from qkv.cli.app import app
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "bench",
     "explain",
     "gallery",
+    "join",
     "main",
     "query",
     "regress",

@@ -15,13 +15,29 @@ from qkv.cli.app import app
 def bench(
     suite: Annotated[
         str,
-        typer.Argument(help="What to measure: core, fused, regress, table, layers or translate."),
+        typer.Argument(
+            help="What to measure: core, start, fused, regress, table, layers, translate, "
+            "noregret or crossover."
+        ),
     ] = "core",
     json: Annotated[
         Path | None, typer.Option(help="Write the figures to this file as JSON, too.")
+    ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="With crossover: write this machine's costs to this file, too."),
     ] = None,
 ) -> None:
     """Measure speed and memory against peers, as ratios within one run."""
     from qkv.benchmarks import run
 
+    if costs is not None and suite != "crossover":
+        raise typer.BadParameter("is measured by `qkv bench crossover` only", param_hint="--costs")
     run(suite, Console(), json)
+    if costs is not None:
+        from qkv.benchmarks.crossover import write_costs
+
+        console = Console()
+        with console.status("measuring costs"):
+            count = write_costs(costs)
+        console.print(f"{count} lines written; QKV_COSTS={costs} makes the planner use them")

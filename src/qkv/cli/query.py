@@ -12,10 +12,12 @@ import typer
 from rich.console import Console
 
 from qkv.cli.app import app
+from qkv.cli.negative import NegativeNumbers
 from qkv.disk import replacing
 
 if TYPE_CHECKING:
-    from qkv.table import Answer, Database
+    from qkv.table import Database
+    from qkv.table.answers import AnyAnswer
     from qkv.table.reading import Progress
 
 #: What `qkv query --demo` asks where nothing else is said: the sample, keys, value, query, how.
@@ -25,7 +27,7 @@ _DEMO: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }
 
 
-@app.command()
+@app.command(cls=NegativeNumbers)
 def query(
     words: Annotated[
         list[str] | None,
@@ -38,7 +40,9 @@ def query(
     key: Annotated[
         list[str] | None, typer.Option(help="The key column; repeat it for several.")
     ] = None,
-    value: Annotated[str | None, typer.Option(help="The value column.")] = None,
+    value: Annotated[
+        list[str] | None, typer.Option(help="The value column; repeat it for several.")
+    ] = None,
     similarity: Annotated[
         list[str] | None,
         typer.Option(help="equal, gaussian, boxcar, fuzzy, …: one, or one for each key."),
@@ -47,15 +51,48 @@ def query(
         list[str] | None,
         typer.Option(help="How far to look: one, or one for each key ('-' for none)."),
     ] = None,
+    cutoff: Annotated[
+        float | None,
+        typer.Option(help="How alike texts must be for fuzzy to match them, 0 to 1 [0.6]."),
+    ] = None,
     where: Annotated[
         str | None, typer.Option(help="Which rows: \"year >= 2020 and field = 'civil'\".")
     ] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help="An answer for each group: the column that makes them.")
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="A column of numbers by which rows are multiplied.")
+    ] = None,
+    decay: Annotated[
+        str | None,
+        typer.Option(help="Older rows weigh less: date=90d halves them every 90 days."),
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="With --decay: the date after which rows weigh nothing.")
+    ] = None,
+    curve: Annotated[
+        str | None, typer.Option(help="A curve instead: '2,4,50' asks 50 keys from 2 to 4.")
+    ] = None,
     table: Annotated[str | None, typer.Option(help="The table of a database.")] = None,
     sql: Annotated[str | None, typer.Option(help="Or the query that gives its rows.")] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="What parts the columns of a CSV file, where not detected.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Its encoding: utf-8, latin-1, …")] = None,
+    decimal: Annotated[str | None, typer.Option(help="Its decimal sign: '.' or ','.")] = None,
+    thousands: Annotated[str | None, typer.Option(help="Its sign between thousands.")] = None,
+    type: Annotated[
+        list[str] | None,
+        typer.Option(help="What a column holds: zip=text. Also integer, number, date, …"),
+    ] = None,
     queries: Annotated[
         Path | None, typer.Option(help="A CSV file of queries, with columns named as the keys.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=0, help="How many of the heaviest rows to show.")] = 5,
+    rows: Annotated[
+        int | None,
+        typer.Option(min=0, help="How many of the heaviest rows to show [5; none of groups]."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the first answer to this file.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write all answers to this .parquet or .csv file.")
@@ -80,22 +117,53 @@ def query(
                 database, _parsed(database, [asked]), {**options, **how}, json, plot, out, explain
             )
         return
-    if key is None or value is None:
+    if not key or not value:
         raise ValueError("query needs --key and --value, the columns to ask and to answer from")
     if demo:
-        source: str | Path = _sample_with([*key, value])
+        source: str | Path = _sample_with([*key, *value])
     elif words:
         source, *words = words
     else:
         raise ValueError("query needs a source: a file, a folder or an address; or --demo")
-    database = Database(source, key=key, value=value, table=table, sql=sql)
+    csv = _csv(delimiter=delimiter, encoding=encoding, decimal=decimal, thousands=thousands)
+    if type:
+        csv = {**(csv or {}), "types": dict(map(_column_type, type))}
+    values = value[0] if len(value) == 1 else value
+    database = Database(source, key=key, value=values, table=table, sql=sql, csv=csv)
+    options |= {"by": by or None, "weight": weight, "decay": _decay(database, decay, as_of)}
+    if cutoff is not None:
+        options["cutoff"] = cutoff if len(key) == 1 else _cutoffs(cutoff, key, similarity)
     options["similarity"] = _for_keys(similarity or ["equal"], key, "similarity")
     widths = _for_keys(bandwidth or ["-"], key, "bandwidth")
     options["bandwidth"] = {name: _width(w) for name, w in widths.items() if w != "-"}
+    if curve is not None:
+        if words or queries is not None:
+            raise ValueError("--curve asks keys of its own; leave out other queries")
+        _draw(database, _grid(database, curve), options, json, plot, out)
+        return
     asked_for = _parsed(database, words) + (_from_file(database, queries) if queries else [])
     if not asked_for:
         raise ValueError("query needs something to ask: words after the source, or --queries")
     _answer(database, asked_for, options, json, plot, out, explain)
+
+
+def _csv(**given: str | None) -> dict[str, Any] | None:
+    """What was said of a CSV file; None where nothing was. ``\\t`` is a tab, as shells write it."""
+    said = {name: value.replace("\\t", "\t") for name, value in given.items() if value is not None}
+    return said or None
+
+
+def _column_type(word: str) -> tuple[str, str]:
+    column, sign, kind = word.rpartition("=")
+    if not sign:
+        raise ValueError(f"--type must be given as column=type; got {word!r}")
+    return column, kind
+
+
+def _cutoffs(cutoff: float, key: list[str], similarity: list[str] | None) -> dict[str, float]:
+    """One cutoff for all keys that are compared as texts."""
+    named = _for_keys(similarity or ["equal"], key, "similarity")
+    return {name: cutoff for name in key if named[name] == "fuzzy"}
 
 
 def _answer(
@@ -112,16 +180,16 @@ def _answer(
         plan = database.explain(asked, **options)
         console.print(str(plan), markup=False, highlight=False, soft_wrap=True)
         return
-    with _progress() as progress:
-        answers: list[Answer] = database.query(asked, **options, progress=progress)
+    with progress_bar("reading") as progress:
+        answers: list[AnyAnswer] = database.query(asked, **options, progress=progress)
     if plot is not None:
+        if not hasattr(answers[0], "plot"):
+            raise ValueError("--plot draws one answer, or with --curve a line for each group")
         answers[0].plot(plot)
     if out is not None:
         _write(answers, out)
     if json:
-        import json as json_module
-
-        print(json_module.dumps([a.to_dict() for a in answers], indent=1))  # noqa: T201
+        _print_json([answer.to_dict() for answer in answers])
     elif out is None or len(answers) <= 10:
         for answer in answers:
             console.print(answer)
@@ -129,14 +197,81 @@ def _answer(
         console.print(f"{len(answers):,} answers in {out}", markup=False)
 
 
+def _draw(
+    database: Database,
+    grid: list[Any],
+    options: dict[str, Any],
+    json: bool,
+    plot: Path | None,
+    out: Path | None,
+) -> None:
+    """Ask for a curve, and show it."""
+    asked = {name: options[name] for name in ("where", "bandwidth", "by", "weight", "decay")}
+    named = options["similarity"]
+    soft = {name: "gaussian" if how == "equal" else how for name, how in named.items()}
+    with progress_bar("reading") as progress:
+        curve = database.curve(grid, similarity=soft, **asked, progress=progress)
+    if plot is not None:
+        curve.plot(plot)
+    if out is not None:
+        _write([curve], out)
+    if json:
+        _print_json(curve.to_dict())
+    else:
+        Console().print(curve)
+
+
+def _print_json(told: Any) -> None:
+    import json
+
+    print(json.dumps(told, indent=1))  # noqa: T201
+
+
+def _grid(database: Database, curve: str) -> list[Any]:
+    """Keys from one to another, evenly spread."""
+    from qkv.table.columns import parsed
+
+    low, high, points = (*[part.strip() for part in curve.split(",")], "", "", "")[:3]
+    if curve.count(",") != 2 or not points.isdigit() or int(points) < 2:
+        raise ValueError(f"--curve must be FROM,TO,POINTS, such as '2,4,50'; got {curve!r}")
+    name = database.key[0]
+    first, last = (parsed(word, database.schema.field(name).type, name) for word in (low, high))
+    steps = int(points) - 1
+    try:
+        return [first + (last - first) * (step / steps) for step in range(steps)] + [last]
+    except TypeError as error:
+        raise ValueError(f"--curve needs a key of numbers or dates; {name!r} is none") from error
+
+
+def _decay(database: Database, decay: str | None, as_of: str | None) -> tuple[Any, ...] | None:
+    """A column and a half-life, and the date as of which is asked."""
+    from qkv.table.columns import parsed
+    from qkv.table.where import check_column
+
+    if decay is None:
+        if as_of is not None:
+            raise ValueError("--as-of needs --decay, which says what ages")
+        return None
+    column, sign, half = decay.rpartition("=")
+    if not sign:
+        raise ValueError(f"--decay must be given as column=half-life; got {decay!r}")
+    check_column(database.schema, column, "--decay")
+    life: Any = half
+    with contextlib.suppress(ValueError):
+        life = float(half)
+    if as_of is None:
+        return column, life
+    return column, life, parsed(as_of, database.schema.field(column).type, column)
+
+
 @contextlib.contextmanager
-def _progress() -> Iterator[Progress]:
+def progress_bar(work: str) -> Iterator[Progress]:
     """A bar on the error stream, for people only; gone when done."""
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("reading", total=None)
+        task = bar.add_task(work, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -180,7 +315,7 @@ def _from_file(database: Database, path: Path) -> list[dict[str, Any]]:
         ]
 
 
-def _write(answers: list[Answer], path: Path) -> None:
+def _write(answers: list[Any], path: Path) -> None:
     """All answers as one table; an interrupted write leaves no half."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
@@ -191,7 +326,7 @@ def _write(answers: list[Answer], path: Path) -> None:
     whole = pa.concat_tables([a.to_arrow() for a in answers], promote_options="permissive")
     with replacing(path) as half:
         if path.suffix.lower() == ".csv":
-            flat = [name for name in whole.column_names if name != "distribution"]
+            flat = [name for name in whole.column_names if not name.endswith("distribution")]
             arrow_csv.write_csv(whole.select(flat), half)
         else:
             parquet.write_table(whole, half)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,16 +13,30 @@ from rich.console import Console
 
 from qkv.cli.app import app
 
+SHOWN = 20  # rows of answers that are printed
+
 
 @app.command()
 def regress(
     file: Annotated[Path, typer.Argument(help="A table: CSV or Parquet.")],
-    x: Annotated[str, typer.Option(help="The column to ask by.")],
+    x: Annotated[list[str], typer.Option(help="A column to ask by; may be repeated.")],
     y: Annotated[str, typer.Option(help="The column to be answered.")],
-    at: Annotated[list[float] | None, typer.Option(help="Where to ask; may be repeated.")] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(help="Where to ask, columns separated by commas; may be repeated."),
+    ] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="Ask with the rows of this table: CSV or Parquet.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write rows and answers to this file: CSV or Parquet.")
+    ] = None,
     kernel: Annotated[str, typer.Option(help="gaussian, boxcar, tricube, …")] = "gaussian",
     bandwidth: Annotated[
-        str, typer.Option(help="A number, loo, aicc, gcv, scott, silverman or knn.")
+        str,
+        typer.Option(
+            help="Numbers, one or one for each column, loo, aicc, gcv, scott, silverman or knn."
+        ),
     ] = "loo",
     degree: Annotated[int, typer.Option(min=0, max=1, help="0 fits means, 1 lines.")] = 0,
     level: Annotated[float, typer.Option(help="The share of observations to cover.")] = 0.9,
@@ -28,76 +44,193 @@ def regress(
         Path | None, typer.Option(help="Draw data, curve and band to this file.")
     ] = None,
 ) -> None:
-    """Fit a curve through two columns of a table, and answer with intervals."""
-    import numpy as np
-    from rich.table import Table
+    """Fit a curve through columns of a table, and answer with intervals.
 
-    from qkv.extras import need
+    Columns of text are categories, dates count in days, other times in seconds. Rows without a y
+    are left out.
+    """
     from qkv.regression import NadarayaWatsonRegressor
 
-    key, value = _columns(file, x, y)
-    chosen: Any = bandwidth
-    with contextlib.suppress(ValueError):  # else a name, which the regressor checks
-        chosen = float(bandwidth)
-    model = NadarayaWatsonRegressor(kernel, chosen, degree, verbose=True).fit(key[:, None], value)
+    if at and queries:
+        raise ValueError("--at and --queries both say where to ask; give one of them")
+    table, target = _examples(file, x, y, degree)
+    model = NadarayaWatsonRegressor(
+        kernel, _bandwidth(bandwidth), degree, categorical="auto", verbose=True
+    ).fit(table, target)
     console = Console()
-    width = f"{model.bandwidth_[0]:.4g}"
-    if model.width_.neighbors is not None:
-        width = f"{model.width_.neighbors} nearest"
-    console.print(
-        f"{y} by {x}: {kernel}, bandwidth {width}, LOO R² {model.loo_score():.3f}, "
-        f"n = {len(key):,}",
-        markup=False,
-        highlight=False,
-    )
-    asked = np.array(at) if at else np.linspace(key.min(), key.max(), 7)
-    answer, interval = model.predict(asked[:, None]), model.predict_interval(asked[:, None], level)
-    near = model.effective_neighbours(asked[:, None])
-    table = Table(x, y, f"{level:.0%} of observations", "neighbours")
-    for row in zip(asked, answer, interval, near, strict=True):
-        table.add_row(f"{row[0]:.6g}", f"{row[1]:.4g}", f"{row[2][0]:.4g} to {row[2][1]:.4g}",
-                      f"{row[3]:.0f}")  # fmt: skip
-    console.print(table)
+    console.print(_summary(model, x, y, kernel), markup=False, highlight=False)
+    if queries is not None:
+        source = _rows(queries)
+    elif at:
+        source = _asked(at, table)
+    else:
+        source = _spread(model, table)
+    _answer(console, model, source, (x, y), level, out)
     if plot is not None:
-        need("matplotlib", "plot")
-        from qkv.plot import band, save
+        from qkv.plot import save
 
-        curve = np.linspace(key.min(), key.max(), 401)
-        band_at = model.predict_interval(curve[:, None], level)
-        figure = band(
-            key, value, curve, model.predict(curve[:, None]), band_at, names=(x, y), level=level
-        )
-        save(figure, plot)
+        save(model.plot(level), plot)
         console.print(f"figure: {plot}", style="dim", markup=False, highlight=False)
 
 
-def _columns(file: Path, x: str, y: str) -> tuple[Any, Any]:
-    """Two columns of numbers; rows in which one is missing are left out."""
-    import numpy as np
-
+def _rows(file: Path) -> Any:
+    """The rows of a file, batch by batch."""
     from qkv.extras import need
 
     if not file.exists():
         raise ValueError(f"there is no file {str(file)!r}")
     if file.suffix.lower() in (".parquet", ".pq"):
-        table = need("pyarrow.parquet", "table").read_table(file)
-    elif file.suffix.lower() == ".csv":
-        table = need("pyarrow.csv", "table").read_csv(file)
-    else:
-        raise ValueError(f"a table's name must end in .csv or .parquet; got {file.name!r}")
-    compute, types = need("pyarrow.compute", "table"), need("pyarrow", "table").types
-    found = []
-    for name in (x, y):
+        return need("pyarrow.dataset", "table").dataset(file, format="parquet")
+    if file.suffix.lower() == ".csv":
+        return need("pyarrow.csv", "table").open_csv(file)
+    raise ValueError(f"a table's name must end in .csv or .parquet; got {file.name!r}")
+
+
+def _examples(file: Path, x: list[str], y: str, degree: int) -> tuple[Any, Any]:
+    """The columns x of the rows that have a y, and y."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = _rows(file)
+    table = rows.to_table() if hasattr(rows, "to_table") else rows.read_all()
+    for name in (*x, y):
         if name not in table.column_names:
             raise ValueError(
                 f"a column must be one of {', '.join(table.column_names)}; got {name!r}"
             )
+    kind = table.column(y).type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise ValueError(f"the column {y!r} must hold numbers; got {kind}")
+    kept = pc.is_finite(pc.cast(table.column(y), "float64"))
+    for name in x if degree == 1 else x[: len(x) == 1]:  # lines, and single columns, need all
+        kept = pc.and_kleene(kept, pc.is_valid(table.column(name)))
+    table = table.filter(pc.fill_null(kept, False))
+    if len(table) == 0:
+        raise ValueError(f"no row of {file.name!r} has both {', '.join(x)} and a number in {y!r}")
+    return table.select(x), pc.cast(table.column(y), "float64").to_numpy()
+
+
+def _bandwidth(text: str) -> Any:
+    with contextlib.suppress(ValueError):  # else a name, which the regressor checks
+        numbers = [float(part) for part in text.split(",")]
+        return numbers[0] if len(numbers) == 1 else numbers
+    return text
+
+
+def _summary(model: Any, x: list[str], y: str, kernel: str) -> str:
+    widths = [f"{width:.4g}" for width in model.bandwidth_]
+    if len(x) > 1:
+        widths = [
+            f"{column.name} {width}"
+            for column, width in zip(model.columns_.numbers, widths, strict=True)
+        ]
+    said = f"bandwidth {', '.join(widths)}" if widths else "no numbers"
+    if model.width_.neighbors is not None:
+        said = f"bandwidth {model.width_.neighbors} nearest"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is said here
+        score = model.loo_score()
+    told = "one row cannot tell LOO R²" if math.isnan(score) else f"LOO R² {score:.3f}"
+    return f"{y} by {', '.join(x)}: {kernel}, {said}, {told}, n = {len(model.rows_):,}"
+
+
+def _asked(at: list[str], table: Any) -> Any:
+    """Queries as they were typed, as entries of the columns that they ask by."""
+    import pyarrow as pa
+
+    names = table.column_names
+    parts = [each.split(",") if len(names) > 1 else [each] for each in at]
+    for each, typed in zip(at, parts, strict=True):
+        if len(typed) != len(names):
+            raise ValueError(
+                f"--at must have one entry for each of {', '.join(names)}; got {each!r}"
+            )
+    columns = {}
+    for name, entries in zip(names, zip(*parts, strict=True), strict=True):
         kind = table.column(name).type
-        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
-            raise ValueError(f"the column {name!r} must hold numbers; got {kind}")
-        column = compute.cast(table.column(name), "float64")
-        found.append(column.to_numpy())
-    kept = np.isfinite(found[0]) & np.isfinite(found[1])
-    if not kept.any():
-        raise ValueError(f"no row of {file.name!r} has numbers in both {x!r} and {y!r}")
-    return found[0][kept], found[1][kept]
+        if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+            kind = pa.float64()
+        try:
+            columns[name] = pa.array([entry.strip() for entry in entries]).cast(kind)
+        except pa.ArrowInvalid as error:
+            raise ValueError(
+                f"--at must hold entries of the column {name!r} ({kind}): {error}"
+            ) from None
+    return pa.table(columns)
+
+
+def _spread(model: Any, table: Any) -> Any:
+    """Seven places along a single column of numbers, or seven of the rows."""
+    import numpy as np
+    import pyarrow as pa
+
+    numbers = model.columns_.numbers
+    if len(numbers) == table.num_columns == 1 and numbers[0].counted_in is None:
+        key = model.examples_.keys.number[:, 0]
+        return pa.table({numbers[0].name: np.linspace(key.min(), key.max(), 7)})
+    return table.take(np.unique(np.linspace(0, len(table) - 1, 7).astype(int)))
+
+
+def _answer(
+    console: Console, model: Any, source: Any, names: tuple[list[str], str], level: float,
+    out: Path | None,
+) -> None:  # fmt: skip
+    """Print the first answers, and write all of them to `out`."""
+    from rich.table import Table
+
+    x, y = names
+    shown, total = Table(*x, y, f"{level:.0%} of observations", "neighbours"), 0
+    with contextlib.ExitStack() as stack:
+        write = None if out is None else _writer(stack, out)
+        for batch in model.predict_batches(source, level):
+            first = batch.slice(0, max(0, SHOWN - total))
+            total += len(batch)
+            if len(first):
+                near = model.effective_neighbours(_known(first, x))
+                answer, low, high = (first.column(first.num_columns - k) for k in (3, 2, 1))
+                for row in range(len(first)):
+                    entries = [_written(first.column(name)[row].as_py()) for name in x]
+                    bounds = f"{low[row].as_py():.4g} to {high[row].as_py():.4g}"
+                    shown.add_row(
+                        *entries, f"{answer[row].as_py():.4g}", bounds, f"{near[row]:.0f}"
+                    )
+            if write is not None:
+                write(batch)
+    console.print(shown)
+    if total > SHOWN and out is None:
+        console.print(f"{SHOWN} of {total:,} rows; --out writes all", style="dim", highlight=False)
+    if out is not None:
+        console.print(f"{total:,} rows: {out}", style="dim", markup=False, highlight=False)
+
+
+def _known(batch: Any, x: list[str]) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_batches([batch.select(x)])
+
+
+def _written(entry: Any) -> str:
+    if entry is None:
+        return "missing"
+    return f"{entry:.6g}" if isinstance(entry, float) else str(entry)
+
+
+def _writer(stack: contextlib.ExitStack, out: Path) -> Any:
+    """A function that writes batches to a file, which is there once all are written."""
+    from qkv.disk import replacing
+    from qkv.extras import need
+
+    kind = out.suffix.lower()
+    if kind not in (".csv", ".parquet"):
+        raise ValueError(f"--out must end in .csv or .parquet; got {out.name!r}")
+    half = stack.enter_context(replacing(out))
+    opened: list[Any] = []
+
+    def write(batch: Any) -> None:
+        if not opened:
+            module = need("pyarrow.csv" if kind == ".csv" else "pyarrow.parquet", "table")
+            make = module.CSVWriter if kind == ".csv" else module.ParquetWriter
+            opened.append(stack.enter_context(make(half, batch.schema)))
+        (opened[0].write if kind == ".csv" else opened[0].write_batch)(batch)
+
+    return write

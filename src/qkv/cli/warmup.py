@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import time
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from qkv.cli.app import app
+
+_SECONDS = 2.0  # between two lines where there is no terminal
 
 
 @app.command()
 def warmup() -> None:
     """Compile all kernels ahead, so that no first call has to wait."""
-    from qkv.operators.fused import warmup as compile_fused
-    from qkv.operators.sorted import line
-    from qkv.translate.warmup import warmup as compile_search
+    from qkv.warmup import warmup as compile_kernels
 
-    with Console().status("compiling") as status:
-        compile_fused(lambda kernel: status.update(f"compiled {kernel}"))
-        line.compile_all()
-        compile_search()
-        if find_spec("pyarrow") is not None:
-            from qkv.table.kernels import compiled
-
-            compiled()
+    console, start = Console(), time.perf_counter()
+    total = 0
+    if console.is_terminal:
+        columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, TextColumn("{task.description}"), console=console) as bar:
+            task = bar.add_task("", total=None)
+            for done, total, last in compile_kernels():
+                bar.update(task, description=last, completed=done, total=total)
+    else:
+        said = 0.0
+        for done, total, last in compile_kernels():
+            if time.perf_counter() - said >= _SECONDS:
+                said = time.perf_counter()
+                console.print(f"{done} of {total} kernels compiled {last}", soft_wrap=True)
+    taken = time.perf_counter() - start
+    console.print(
+        f"{total} kernels compiled in {taken:.0f} s" if total else "all kernels are compiled"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -103,6 +104,10 @@ class Mask:
         at every query; None where it is not."""
         return None if self.per_query else self.allowed(tile)
 
+    def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
+        """The number of keys where every query may see just the first so many; None: not so."""
+        return None
+
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         """This mask for entries `start` to `stop` of the leading axis `axis` alone."""
         return self
@@ -110,6 +115,14 @@ class Mask:
     def tensors(self) -> list[Tensor]:
         """The tensors this mask holds."""
         return []
+
+    def share(self, n: int, m: int) -> float:
+        """About which share of all pairs it allows, as far as sizes tell."""
+        return 1.0
+
+    def signature(self) -> Hashable | None:
+        """All that :meth:`check` and the choice of an operator depend on; None: nobody knows."""
+        return None
 
     def __and__(self, other: MaskLike) -> Mask:
         from qkv.mask.combined import And, as_mask

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,6 +33,10 @@ class _Pair(Mask):
 
     def tensors(self) -> list[Tensor]:
         return [*self.left.tensors(), *self.right.tensors()]
+
+    def signature(self) -> Hashable | None:
+        left, right = self.left.signature(), self.right.signature()
+        return None if left is None or right is None else (type(self), left, right)
 
     def __repr__(self) -> str:
         return f"({self.left!r} {self.sign} {self.right!r})"
@@ -74,6 +80,9 @@ class And(_Pair):
                 k, rest = found
                 return k, other if rest is None else And(rest, other)
         return None
+
+    def share(self, n: int, m: int) -> float:
+        return min(self.left.share(n, m), self.right.share(n, m))
 
     def bias(self) -> Tensor | None:
         left, right = self.left.bias(), self.right.bias()

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from qkv.looking import is_eager
 from qkv.mask.base import Mask, Runs, Tile
+
+#: Lengths are compared with each other while they are few.
+MOST_READ = 256
 
 
 class Causal(Mask):
     """Keys up to the query's own position: j ≤ i + (m − n), aligned to the end."""
 
     def allowed(self, tile: Tile) -> Tensor:
-        return tile.distances() <= 0
+        return torch.arange(tile.m, device=tile.device) <= tile.positions().unsqueeze(-1)
 
     def runs(self, tile: Tile) -> Runs:
         positions = tile.positions()
         return Runs(torch.zeros_like(positions), positions + 1)
+
+    def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
+        return m if n == 1 else None
+
+    def share(self, n: int, m: int) -> float:
+        return 1 - (min(n, m) - 1) / (2 * m) if m else 1.0
+
+    def signature(self) -> Hashable:
+        return Causal
 
     def __repr__(self) -> str:
         return "Causal()"
@@ -41,6 +54,12 @@ class Window(Mask):
         positions = tile.positions()
         return Runs(positions - self.before, positions + self.after + 1)
 
+    def share(self, n: int, m: int) -> float:
+        return min(1.0, (self.before + self.after + 1) / m) if m else 1.0
+
+    def signature(self) -> Hashable:
+        return Window, self.before, self.after
+
     def __repr__(self) -> str:
         return f"Window({self.before}, {self.after})"
 
@@ -58,6 +77,12 @@ class Blocks(Mask):
     def runs(self, tile: Tile) -> Runs:
         first = tile.positions() // self.size * self.size
         return Runs(first, first + self.size)
+
+    def share(self, n: int, m: int) -> float:
+        return min(1.0, self.size / m) if m else 1.0
+
+    def signature(self) -> Hashable:
+        return Blocks, self.size
 
     def __repr__(self) -> str:
         return f"Blocks({self.size})"
@@ -77,6 +102,12 @@ class Dilated(Mask):
     def runs(self, tile: Tile) -> Runs:
         positions, reach = tile.positions(), self.window * self.stride
         return Runs(positions - reach, positions + reach + 1, self.stride)
+
+    def share(self, n: int, m: int) -> float:
+        return min(1.0, (2 * self.window + 1) / m) if m else 1.0
+
+    def signature(self) -> Hashable:
+        return Dilated, self.window, self.stride
 
     def __repr__(self) -> str:
         return f"Dilated({self.window}, {self.stride})"
@@ -114,6 +145,12 @@ class Lengths(Mask):
         stop = self._for_rows(tile).expand(*tile.batch, tile.stop - tile.start)
         return Runs(torch.zeros_like(stop), stop)
 
+    def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
+        if not is_eager(self.lengths) or self.lengths.numel() not in range(1, MOST_READ + 1):
+            return None
+        first, *others = self.lengths.flatten().tolist()
+        return max(0, min(first, m)) if all(length == first for length in others) else None
+
     def _for_rows(self, tile: Tile) -> Tensor:
         missing = len(tile.batch) - self.lengths.ndim
         lengths = self.lengths.reshape(*self.lengths.shape, *([1] * missing), 1)
@@ -126,6 +163,9 @@ class Lengths(Mask):
 
     def tensors(self) -> list[Tensor]:
         return [self.lengths]
+
+    def signature(self) -> Hashable:
+        return Lengths, self.lengths.shape, self.lengths.device
 
     def __repr__(self) -> str:
         return f"Lengths({self.lengths.tolist()})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
@@ -35,6 +37,9 @@ class TopK(Mask):
 
     def best_of(self) -> tuple[int, Mask | None]:
         return self.k, None
+
+    def signature(self) -> Hashable:
+        return TopK, self.k
 
     def __repr__(self) -> str:
         return f"TopK({self.k})"

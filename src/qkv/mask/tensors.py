@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,9 @@ class Allowed(Mask):
 
     def tensors(self) -> list[Tensor]:
         return [self.tensor]
+
+    def signature(self) -> Hashable:
+        return Allowed, *_facts(self.tensor)
 
     def __repr__(self) -> str:
         return f"boolean tensor {tuple(self.tensor.shape)}"
@@ -62,8 +67,15 @@ class Bias(Mask):
     def tensors(self) -> list[Tensor]:
         return [self.tensor]
 
+    def signature(self) -> Hashable:
+        return Bias, *_facts(self.tensor)
+
     def __repr__(self) -> str:
         return f"floating tensor {tuple(self.tensor.shape)}"
+
+
+def _facts(tensor: Tensor) -> tuple[Hashable, ...]:
+    return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
 def _at_least_2d(tensor: Tensor) -> Tensor:

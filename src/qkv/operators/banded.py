@@ -7,6 +7,7 @@ and the last stop of its runs, in one call of PyTorch's fused kernel, forwards a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv import cost
 from qkv.mask import Runs
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
@@ -50,6 +52,19 @@ def offer(problem: Problem) -> Offer | str:
     if form.offset is not None:
         return "a masked key would move the centre from which distances are measured"
     return Offer(run=lambda: answer(problem, form, runs), cost=lambda: _cost(problem, runs))
+
+
+def estimate(problem: Problem) -> float:
+    """Seconds: the pairs that count, and a call of the kernel for some blocks at a time."""
+    if problem.mask is None:
+        return math.inf
+    share = min(1.0, problem.mask.share(problem.n, problem.m) + BLOCK / max(1, problem.m))
+    calls = 2 + math.ceil(problem.n / BLOCK / MOST_BLOCKS)
+    return (
+        calls * cost.seconds(problem, "tile", "any")
+        + cost.seconds(problem, "sdpa", "dot", share)
+        + cost.seconds(problem, "mask", "any", share)
+    )
 
 
 def _cost(problem: Problem, runs: Runs) -> Cost:

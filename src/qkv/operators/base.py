@@ -10,6 +10,8 @@ from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from qkv.problem import Problem
+
 #: The answer (…, n, d_v), and the log of the total weight (…, n) where the problem wants it.
 Result: TypeAlias = tuple[Tensor, Tensor | None]
 
@@ -18,6 +20,16 @@ class Cost(NamedTuple):
     flops: int
     bytes: int  # memory needed beside the arguments and the answer
     reason: str  # one clause: what makes this operator a good choice here
+
+
+class Operator(NamedTuple):
+    """One way to compute the answer: whether it can, and how long it would take."""
+
+    #: How it would answer a problem, or one clause saying why it cannot.
+    offer: Callable[[Problem], Offer | str]
+    #: Seconds that it would take, were it able to serve, or one clause saying why it is never
+    #: preferred for this problem.
+    estimate: Callable[[Problem], float | str]
 
 
 class Offer(NamedTuple):

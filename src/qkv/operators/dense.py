@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from qkv import cost
 from qkv.memory import budget, readable
-from qkv.normalize import Weights, normalize
+from qkv.normalize import Weights, normalize, softmax
+from qkv.operators import plain
 from qkv.operators.base import Cost, Offer, Result
 from qkv.problem import Problem
 from qkv.similarity.base import widen
+
+#: Preferred up to so much at once, whatever the budget.
+MOST_BYTES = 64 * 2**20
 
 
 def offer(problem: Problem) -> Offer | str:
@@ -25,6 +30,25 @@ def offer(problem: Problem) -> Offer | str:
     )
 
 
+def estimate(problem: Problem) -> float | str:
+    """Seconds, while the scores stay within a fixed bound, so that memory is linear."""
+    size = bytes_needed(problem)
+    if size > MOST_BYTES:
+        return f"more than {readable(MOST_BYTES)} at once, where memory is to stay linear"
+    return seconds(problem)
+
+
+def seconds(problem: Problem, reused: bool = False) -> float:
+    """The time of the formula, with what masks and dropout add to it; memory may be reused."""
+    time = cost.seconds(problem, "dense", reused=reused)
+    if problem.mask is not None:
+        ranks = problem.mask.needs_scores
+        time += cost.seconds(problem, "rank" if ranks else "mask", "any")
+    if problem.dropout is not None:
+        time += cost.seconds(problem, "dropout", "any")
+    return time
+
+
 def bytes_needed(problem: Problem) -> int:
     """The block of scores with its hidden axis, the scores themselves and the weights."""
     itemsize = max(4, problem.query.element_size())
@@ -32,7 +56,9 @@ def bytes_needed(problem: Problem) -> int:
 
 
 def answer(problem: Problem) -> Result:
-    """Σ α(q, kᵢ) vᵢ, Eq. 1."""
+    """Σ α(q, kᵢ) vᵢ, Eq. 1: by hand where that may be, else by the formula below."""
+    if plain.serves(problem):
+        return plain.answer(problem), None
     query, key = problem.similarity.prepare(problem.query, problem.key)
     log_scores = problem.similarity.log_score(query, key)
     return pool(problem, log_scores, problem.value, problem.bias)
@@ -40,17 +66,19 @@ def answer(problem: Problem) -> Result:
 
 def pool(
     problem: Problem, log_scores: Tensor, value: Tensor, bias: Tensor | None, start: int = 0
-) -> tuple[Tensor, Tensor]:
+) -> Result:
     """From the scores and bias (…, rows, m) of the queries from `start` on to their answers."""
-    weights, log_total = weigh(problem, log_scores, bias, start)
+    log_total = None
+    if problem.wants_total:
+        weights, log_total = weigh(problem, log_scores, bias, start)
+    else:  # the total would cost as much again
+        weights = softmax(*admit(problem, log_scores, bias, start))
     if problem.dropout is not None:
         weights = problem.dropout.apply(weights, start)
     pooled = (weights @ widen(value)).to(value.dtype)  # (..., rows, d_v)
     rows = log_scores.shape[-2]
-    return (
-        pooled.expand(*problem.batch, rows, pooled.shape[-1]),
-        log_total.expand(*problem.batch, rows),
-    )
+    pooled = pooled.expand(*problem.batch, rows, pooled.shape[-1])
+    return pooled, None if log_total is None else log_total.expand(*problem.batch, rows)
 
 
 def weigh(problem: Problem, log_scores: Tensor, bias: Tensor | None, start: int = 0) -> Weights:

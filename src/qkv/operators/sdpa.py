@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv import cost
 from qkv.looking import may_look
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
@@ -35,6 +36,17 @@ def offer(problem: Problem) -> Offer | str:
     if problem.mask is not None and form.offset is not None:
         return "a masked key would move the centre from which distances are measured"
     return Offer(run=lambda: answer(problem, form), cost=lambda: _cost(problem))
+
+
+def estimate(problem: Problem) -> float:
+    """Seconds; half the pairs where the kernel's own causal mode skips the other half."""
+    share = 0.5 if is_plainly_causal(problem) else 1.0
+    time = cost.seconds(problem, "sdpa", "dot", share)
+    if problem.similarity.depends_on_spread:
+        time += cost.seconds(problem, "centre", "any")
+    if problem.mask is not None and share == 1.0:
+        time += cost.seconds(problem, "mask", "any")
+    return time
 
 
 def _cost(problem: Problem) -> Cost:
@@ -74,7 +86,8 @@ def answer(problem: Problem, form: DotForm) -> Result:
     size = max(d, d_v)
     query, key = four_axes(form.query, batch, size), four_axes(form.key, batch, size)
     # Distances are compared in float32 at least; values then follow.
-    value = four_axes(problem.value.to(query.dtype), batch, size)
+    value = problem.value if problem.value.dtype == query.dtype else problem.value.to(query.dtype)
+    value = four_axes(value, batch, size)
     if form.key_bias is not None:
         bias = four_axes(form.key_bias.unsqueeze(-2), batch, problem.m)
         total = problem.wants_total
@@ -85,7 +98,8 @@ def answer(problem: Problem, form: DotForm) -> Result:
         out = out.reshape(*batch, problem.n, size)
     if d_v < size:
         out = out[..., :d_v]
-    out = out.to(problem.value.dtype)
+    if out.dtype != problem.value.dtype:
+        out = out.to(problem.value.dtype)
     if log_total is None:
         return out, None
     log_total = log_total.reshape(*batch, problem.n)

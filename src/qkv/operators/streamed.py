@@ -11,9 +11,10 @@ import math
 import torch
 from torch import Tensor
 
+from qkv import cost
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.dense import bytes_needed, pool
+from qkv.operators.dense import bytes_needed, pool, seconds
 from qkv.operators.tiles import TileFunction, in_tiles, spans
 from qkv.problem import Problem
 
@@ -25,6 +26,13 @@ TENSORS_IN_A_TILE = 20
 def offer(problem: Problem) -> Offer:
     """Streamed serves everything."""
     return Offer(run=lambda: answer(problem), cost=lambda: _cost(problem))
+
+
+def estimate(problem: Problem) -> float:
+    """Seconds: those of the formula, forwards once more on the way back, and of many calls."""
+    tiles = bytes_needed(problem) / TILE_BYTES
+    again = 1.5 if problem.needs_grad else 1.0
+    return again * seconds(problem, reused=True) + tiles * cost.seconds(problem, "tile", "any")
 
 
 def _cost(problem: Problem) -> Cost:
@@ -53,16 +61,17 @@ def _split_batch(problem: Problem, pairs: int) -> Result:
     step = max(1, size * pairs // (entries * problem.m))
     parts = [_split_batch(problem.narrow(axis, *span), pairs) for span in spans(size, step)]
     answers, log_totals = zip(*parts, strict=True)
-    return torch.cat(answers, dim=axis), torch.cat(log_totals, dim=axis)
+    total = torch.cat(log_totals, dim=axis) if problem.wants_total else None
+    return torch.cat(answers, dim=axis), total
 
 
 def _split_queries(problem: Problem, rows: int) -> Result:
     def tile(
         start: int, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         log_scores = problem.similarity.log_score(query, key)
         answer, log_total = pool(problem, log_scores, value, bias, start)
-        return answer, log_total.unsqueeze(-1)
+        return (answer,) if log_total is None else (answer, log_total.unsqueeze(-1))
 
     if problem.bias is None:
         sliced, whole = [problem.query], [problem.key, problem.value]
@@ -75,8 +84,8 @@ def _split_queries(problem: Problem, rows: int) -> Result:
 
         def function(
             start: int, query: Tensor, bias: Tensor, key: Tensor, value: Tensor
-        ) -> tuple[Tensor, Tensor]:
+        ) -> tuple[Tensor, ...]:
             return tile(start, query, key, value, bias)
 
-    answer, log_total = in_tiles(function, sliced, whole, max(1, rows))
-    return answer, log_total.squeeze(-1)
+    answer, *log_total = in_tiles(function, sliced, whole, max(1, rows))
+    return answer, log_total[0].squeeze(-1) if log_total else None

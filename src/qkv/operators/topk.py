@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from qkv import cost
 from qkv.mask import Mask
 from qkv.memory import TILE_BYTES, readable
 from qkv.normalize import normalize
@@ -25,6 +26,11 @@ def offer(problem: Problem) -> Offer | str:
         return "there is nothing to compare"
     k, rest = min(best[0], problem.m), best[1]
     return Offer(run=lambda: answer(problem, k, rest), cost=lambda: _cost(problem, k))
+
+
+def estimate(problem: Problem) -> float:
+    """Seconds: scores as those of the formula forwards, and ranking in place of sorting."""
+    return cost.seconds(problem, "topk", "any") + cost.seconds(problem, "dense") / 3
 
 
 def _cost(problem: Problem, k: int) -> Cost:

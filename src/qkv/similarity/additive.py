@@ -15,6 +15,8 @@ class Additive(Similarity):
     Queries (d_q) and keys (d_k) of different sizes meet in `hidden_dim` dimensions.
     """
 
+    family = "additive"
+
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, bias: bool = True) -> None:
         super().__init__()
         self.query_projection = nn.Linear(query_dim, hidden_dim, bias=bias)
@@ -41,6 +43,11 @@ class Additive(Similarity):
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         query, key = self.prepare(query, key)
         return FusedForm("additive", query, key, self.weight.to(query.dtype))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        query, key = self.query_projection, self.key_projection
+        own = (query.weight, key.weight, self.weight)
+        return own if query.bias is None else (*own, query.bias)
 
     def pair_width(self, dim: int) -> int:
         return self.weight.numel()

@@ -12,11 +12,13 @@ that underflows far from the data still has a nearest key.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from qkv.looking import is_eager
 
 #: Types in which a sum over many keys would lose too much; they are computed in float32.
 HALF = (torch.float16, torch.bfloat16)
@@ -64,8 +66,18 @@ class Similarity(nn.Module):
 
     weighting: ClassVar[Literal["softmax", "proportional"]] = "softmax"
 
+    #: What kind of work a pair is, as :mod:`qkv.cost` prices it.
+    family: ClassVar[str] = "any"
+
     #: True where every score of a pair may be 0 (log_score -inf), so that a row may end up empty.
     may_vanish: ClassVar[bool] = False
+
+    #: True where scores are known never to be negative, so that weights proportional to them need
+    #: no logarithm, in which a negative one would show as NaN.
+    nonnegative: ClassVar[bool] = False
+
+    #: True where :meth:`as_dot` looks at the data to decide.
+    depends_on_spread: ClassVar[bool] = False
 
     def check(self, query: Tensor, key: Tensor) -> None:
         """Raise ValueError unless the sizes of `query` and `key` can be compared."""
@@ -91,6 +103,20 @@ class Similarity(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         return self.score(*self.prepare(query, key))
 
+    def log_scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """:meth:`log_score` of tokens as they come, where all pairs are scored at once."""
+        return self.log_score(*self.prepare(query, key))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The parameters; similarities that know theirs need not search for them."""
+        return tuple(self.parameters())
+
+    def signature(self) -> Hashable | None:
+        """All that :meth:`check` and the choice of an operator depend on; None: nobody knows."""
+        if not type(self).__module__.startswith("qkv.similarity."):
+            return None  # a class of someone else's may depend on anything
+        return type(self), *((x.shape, x.dtype, x.device, x.requires_grad) for x in self.tensors())
+
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm | str:
         """This similarity as a dot product, or one clause saying why it is none."""
         return f"{type(self).__name__} is not a dot product"
@@ -108,7 +134,8 @@ class Similarity(nn.Module):
         super().__init_subclass__(**options)
         formulas = {"prepare", "score", "log_score", "profile", "log_profile", "forward"}
         if cls.__dict__.keys() & formulas:
-            for shortcut in ("as_dot", "as_fused", "as_sorted"):
+            shortcuts = ("as_dot", "as_fused", "as_sorted", "log_scores", "nonnegative", "family")
+            for shortcut in shortcuts:
                 if shortcut not in cls.__dict__:
                     setattr(cls, shortcut, getattr(Similarity, shortcut))
 
@@ -140,7 +167,9 @@ class FromCallable(Similarity):
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         scores = self.function(query, key)
-        batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        batch = query.shape[:-2]
+        if key.shape[:-2] != batch:
+            batch = torch.broadcast_shapes(batch, key.shape[:-2])
         expected = (*batch, query.shape[-2], key.shape[-2])
         if not isinstance(scores, Tensor):
             raise TypeError(f"similarity must return a tensor; got {type(scores).__name__}")
@@ -150,6 +179,9 @@ class FromCallable(Similarity):
                 f"{tuple(query.shape)} and key {tuple(key.shape)}; got {tuple(scores.shape)}"
             )
         return widen(scores)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(self.parameters()) if isinstance(self.function, nn.Module) else ()
 
     def pair_width(self, dim: int) -> int:
         return dim  # nothing is known of the callable; most build one block of differences
@@ -167,3 +199,35 @@ def log_or_never(scores: Tensor) -> Tensor:
     """log(scores) with -inf at 0 and a gradient of 0 there; NaN and negative scores show as NaN."""
     zero = scores == 0
     return torch.where(zero, -torch.inf, torch.log(torch.where(zero, 1.0, scores)))
+
+
+def steps(scores: Tensor, *tokens: Tensor) -> Tensor:
+    """Scores that are a step function of `tokens`: their gradient is 0, and known to be."""
+    if is_eager(scores, *tokens):
+        return _Steps.apply(scores, *tokens) if torch.is_grad_enabled() else scores  # type: ignore[no-untyped-call]
+    for token in tokens:
+        # Times 0 keeps a token in the graph; a NaN of its own it adds where it stands already.
+        scores = scores + (token * 0).nan_to_num(0.0).sum()
+    return scores
+
+
+class _Steps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, *tokens: Tensor) -> Tensor:
+        ctx.save_for_backward(*tokens)
+        return scores.view_as(scores)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        # In the graph of what is differentiated once more.
+        still = (grad * 0).nan_to_num(0.0).sum() if torch.is_grad_enabled() else None
+
+        def nothing(token: Tensor) -> Tensor:
+            if still is None:
+                return torch.zeros_like(token)
+            return (token * 0).nan_to_num(0.0) + still
+
+        return None, *(
+            nothing(token) if wanted else None
+            for token, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True)
+        )

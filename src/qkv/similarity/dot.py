@@ -17,15 +17,22 @@ class Dot(Similarity):
     The dot product follows from the distance of Eq. 6 when keys have about one length (Eq. 7).
     """
 
+    family = "dot"
+
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         return query @ key.mT
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query, key)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return ()
+
 
 class ScaledDot(Similarity):
     """f(q, k) = qᵀk / √d, Eq. 8; `scale` replaces 1/√d where given."""
+
+    family = "dot"
 
     def __init__(self, scale: float | None = None) -> None:
         super().__init__()
@@ -39,6 +46,9 @@ class ScaledDot(Similarity):
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query, key, self._scale(query))
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return ()
+
     def _scale(self, query: Tensor) -> float:
         if self.scale is not None:
             return self.scale
@@ -50,6 +60,8 @@ class ScaledDot(Similarity):
 
 class Cosine(Similarity):
     """f(q, k) = cos(q, k) / temperature; a zero vector is at cosine 0 to everything."""
+
+    family = "dot"
 
     def __init__(self, temperature: float = 1.0, learnable: bool = False) -> None:
         super().__init__()
@@ -63,11 +75,19 @@ class Cosine(Similarity):
         return query @ key.mT
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
+        temperature = self.temperature(query)
+        if isinstance(temperature, float):
+            return DotForm(_unit(widen(query)), _unit(widen(key)), 1 / temperature)
         return DotForm(*self.prepare(query, key))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.temperature.tensors()
 
 
 class Bilinear(Similarity):
     """f(q, k) = qᵀWk, the multiplicative score of Eq. 10; queries and keys of different sizes."""
+
+    family = "dot"
 
     def __init__(self, query_dim: int, key_dim: int) -> None:
         super().__init__()
@@ -88,6 +108,9 @@ class Bilinear(Similarity):
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query @ self.weight, key)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
 
     def extra_repr(self) -> str:
         return f"query_dim={self.weight.shape[0]}, key_dim={self.weight.shape[1]}"

@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qkv.similarity.base import Similarity
+from qkv.looking import is_eager, is_finite
+from qkv.similarity.base import Similarity, steps
 
 
 class Equal(Similarity):
@@ -19,17 +20,28 @@ class Equal(Similarity):
     weighting = "proportional"
     may_vanish: ClassVar[bool] = True
 
+    nonnegative = True
+    family = "equal"
+
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        same = (query.unsqueeze(-2) == key.unsqueeze(-3)).all(dim=-1)  # (..., n, m)
-        # NaN equals nothing, which would hide it; a score of NaN shows it.
-        unknown = query.isnan().any(-1).unsqueeze(-1) | key.isnan().any(-1).unsqueeze(-2)
-        score = same.to(query.dtype).masked_fill(unknown, torch.nan)
-        return score + _nothing(query).unsqueeze(-1) + _nothing(key).unsqueeze(-2)
+        with torch.no_grad():
+            scores = _same(query, key).to(query.dtype)
+            if not (is_eager(query, key) and is_finite(query, key)):
+                # NaN equals nothing, which would hide it; a score of NaN shows it.
+                unknown = query.isnan().any(-1).unsqueeze(-1) | key.isnan().any(-1).unsqueeze(-2)
+                scores = scores.masked_fill(unknown, torch.nan)
+        return steps(scores, query, key)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return ()
 
     def pair_width(self, dim: int) -> int:
-        return dim
+        return 1 if is_eager() else dim
 
 
-def _nothing(tokens: Tensor) -> Tensor:
-    """0 for each token, with the gradient 0: a step function has that nearly everywhere."""
-    return (tokens * 0).nan_to_num(0.0).sum(dim=-1)
+def _same(query: Tensor, key: Tensor) -> Tensor:
+    """Whether each pair is equal in every dimension, (…, n, m)."""
+    if is_eager(query, key) and is_finite(query, key):
+        # How many differences are not 0, without the block (n, m, d).
+        return torch.cdist(query, key, p=0.0) == 0
+    return (query.unsqueeze(-2) == key.unsqueeze(-3)).all(dim=-1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,8 @@ class Gated(Similarity):
 
     W_g [q; k] is a term of the query plus a term of the key, so each is computed once per token.
     """
+
+    family = "gated"
 
     def __init__(self, query_dim: int, key_dim: int, base: Similarity | None = None) -> None:
         super().__init__()
@@ -44,6 +48,18 @@ class Gated(Similarity):
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         gate = torch.sigmoid(query[..., -1:] + key[..., -1:].mT)  # (..., n, m)
         return gate * self.base.score(query[..., :-1], key[..., :-1])
+
+    def log_scores(self, query: Tensor, key: Tensor) -> Tensor:
+        # Tokens of their own for base and gate: joined, as tiles want them, they would be copied.
+        gate = widen(self.query_gate(query)) + widen(self.key_gate(key)).mT
+        return torch.sigmoid(gate) * self.base.log_scores(query, key)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.query_gate.weight, self.key_gate.weight, *self.base.tensors()
+
+    def signature(self) -> Hashable | None:
+        known, base = super().signature(), self.base.signature()
+        return None if known is None or base is None else (known, base)
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
         form = self.base.as_dot(query, key)

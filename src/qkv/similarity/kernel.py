@@ -1,20 +1,28 @@
 """Similarities that are functions of distance: the kernels of Nadaraya-Watson regression.
 
 All share u = ‖(q − k) / bandwidth‖, the Euclidean distance in units of the bandwidth, which is one
-number or one for each key dimension. Distances are sums of squared differences: the expansion
-‖q‖² − 2qᵀk + ‖k‖² is faster and loses every digit when keys lie far from the origin.
+number or one for each key dimension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from qkv.looking import may_look
-from qkv.similarity.base import DotForm, FusedForm, Similarity, SortedForm, log_or_never, widen
+from qkv.looking import is_eager, may_look
+from qkv.similarity.base import (
+    DotForm,
+    FusedForm,
+    Similarity,
+    SortedForm,
+    log_or_never,
+    steps,
+    widen,
+)
+from qkv.similarity.distance import root, squared_distance
 from qkv.similarity.positive import Positive
 
 #: A squared distance written as a dot product loses eps · (spread / bandwidth)² of each score.
@@ -24,6 +32,9 @@ SAFE_SPREAD = 256.0
 
 class Euclidean(Similarity):
     """f(q, k) = −‖q − k‖², Eq. 6, with softmax weights."""
+
+    depends_on_spread = True
+    family = "distance"
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         return -squared_distance(query, key)
@@ -37,8 +48,11 @@ class Euclidean(Similarity):
     def as_sorted(self, key: Tensor) -> SortedForm:
         return SortedForm("gaussian", 0.5**0.5)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return ()
+
     def pair_width(self, dim: int) -> int:
-        return dim
+        return 1 if is_eager() else dim
 
     def pair_flops(self, dim: int) -> int:
         return 3 * dim
@@ -70,6 +84,10 @@ class Kernel(Similarity):
         """The logarithm of the kernel as a function of u²; -inf where it is 0."""
         return log_or_never(self.profile(squared))
 
+    def signature(self) -> Hashable | None:
+        known = super().signature()
+        return None if known is None else (known, self.bandwidth.size)
+
     def over_sorted(self, kernel: str, key: Tensor) -> SortedForm | str:
         """This kernel, known to sorted keys by name; the bandwidth is a number that is read."""
         bandwidth = self.bandwidth(key)
@@ -79,8 +97,11 @@ class Kernel(Similarity):
             return "a bandwidth that cannot be looked at cannot be divided by"
         return SortedForm(kernel, float(bandwidth.detach().flatten()[0]))
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.bandwidth.tensors()
+
     def pair_width(self, dim: int) -> int:
-        return dim
+        return 1 if self.bandwidth.size in (None, 1) and is_eager() else dim
 
     def pair_flops(self, dim: int) -> int:
         return 4 * dim + 8
@@ -88,6 +109,9 @@ class Kernel(Similarity):
 
 class Gaussian(Kernel):
     """K(u) = exp(−u²/2), the first kernel of Eq. 5; never exactly 0, see :meth:`log_score`."""
+
+    depends_on_spread = True
+    family = "distance"
 
     def profile(self, squared: Tensor) -> Tensor:
         return torch.exp(-0.5 * squared)
@@ -113,11 +137,13 @@ class Gaussian(Kernel):
 class Laplacian(Kernel):
     """K(u) = exp(−u)."""
 
+    family = "distance"
+
     def profile(self, squared: Tensor) -> Tensor:
-        return torch.exp(-_root(squared))
+        return torch.exp(-root(squared))
 
     def log_profile(self, squared: Tensor) -> Tensor:
-        return -_root(squared)
+        return -root(squared)
 
     def log_score(self, query: Tensor, key: Tensor) -> Tensor:
         return self.log_profile(squared_distance(query, key, self.bandwidth(key)))
@@ -138,9 +164,19 @@ class CompactKernel(Kernel):
 class Boxcar(CompactKernel):
     """K(u) = 1 where u ≤ 1, else 0; the second kernel of Eq. 5."""
 
+    nonnegative = True
+    family = "distance"
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        bandwidth = self.bandwidth(key)
+        with torch.no_grad():
+            scores = self.profile(squared_distance(query, key, bandwidth))
+        tokens = (query, key) if isinstance(bandwidth, float) else (query, key, bandwidth)
+        return steps(scores, *tokens)
+
     def profile(self, squared: Tensor) -> Tensor:
-        # squared * 0 keeps NaN visible, and the result in the graph with gradient 0.
-        return torch.where(squared <= 1, 1.0, torch.where(squared > 1, 0.0, squared * 0))
+        # 2 − ⌈u²⌉ within 0 and 1, by which NaN shows.
+        return (2 - squared.ceil()).clamp(0, 1)
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         return _distance_as_fused("boxcar", widen(query), widen(key), self.bandwidth(key))
@@ -152,8 +188,11 @@ class Boxcar(CompactKernel):
 class Triangular(CompactKernel):
     """K(u) = max(0, 1 − u); the third formula of Eq. 5, where it is called Epanechnikov."""
 
+    nonnegative = True
+    family = "distance"
+
     def profile(self, squared: Tensor) -> Tensor:
-        return (1 - _root(squared)).clamp(min=0)
+        return (1 - root(squared)).clamp(min=0)
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         return _distance_as_fused("triangular", widen(query), widen(key), self.bandwidth(key))
@@ -164,6 +203,9 @@ class Triangular(CompactKernel):
 
 class Epanechnikov(CompactKernel):
     """K(u) = max(0, 1 − u²), Epanechnikov's own kernel."""
+
+    nonnegative = True
+    family = "distance"
 
     def profile(self, squared: Tensor) -> Tensor:
         return (1 - squared).clamp(min=0)
@@ -178,8 +220,14 @@ class Epanechnikov(CompactKernel):
 class Biweight(CompactKernel):
     """K(u) = max(0, 1 − u²)²."""
 
+    nonnegative = True
+    family = "distance"
+
     def profile(self, squared: Tensor) -> Tensor:
         return (1 - squared).clamp(min=0).square()
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
+        return _distance_as_fused("biweight", widen(query), widen(key), self.bandwidth(key))
 
     def as_sorted(self, key: Tensor) -> SortedForm | str:
         return self.over_sorted("biweight", key)
@@ -188,25 +236,17 @@ class Biweight(CompactKernel):
 class Tricube(CompactKernel):
     """K(u) = max(0, 1 − u³)³."""
 
+    nonnegative = True
+    family = "distance"
+
     def profile(self, squared: Tensor) -> Tensor:
-        return (1 - squared * _root(squared)).clamp(min=0) ** 3
+        return (1 - squared * root(squared)).clamp(min=0) ** 3
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
+        return _distance_as_fused("tricube", widen(query), widen(key), self.bandwidth(key))
 
     def as_sorted(self, key: Tensor) -> SortedForm | str:
         return self.over_sorted("tricube", key)
-
-
-def squared_distance(query: Tensor, key: Tensor, unit: float | Tensor = 1.0) -> Tensor:
-    """‖(q − k) / unit‖² for every pair, (…, n, m)."""
-    difference = query.unsqueeze(-2) - key.unsqueeze(-3)  # (..., n, m, d)
-    if not (isinstance(unit, float) and unit == 1.0):
-        difference = difference / unit
-    return difference.square().sum(dim=-1)
-
-
-def _root(squared: Tensor) -> Tensor:
-    """√u² with the subgradient 0 at u = 0, where the plain root would give inf · 0 = NaN."""
-    zero = squared == 0
-    return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, squared)))
 
 
 def _distance_as_fused(
@@ -214,6 +254,8 @@ def _distance_as_fused(
 ) -> FusedForm:
     # The kernel divides differences by the bandwidth, as the formula does: tokens divided first
     # would lose the digits that their difference needs.
+    if isinstance(bandwidth, float):
+        return FusedForm(kind, query, key, query.new_full((key.shape[-1],), 1 / bandwidth))
     inverse = (1 / bandwidth) * query.new_ones(key.shape[-1])
     return FusedForm(kind, query, key, inverse.to(query.dtype))
 

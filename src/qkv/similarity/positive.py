@@ -48,6 +48,9 @@ class Positive(nn.Module):
             return self.fixed
         return torch.tensor(self.fixed, dtype=like.dtype, device=like.device)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return () if self.log is None else (self.log,)
+
     def extra_repr(self) -> str:
         if self.log is not None:
             return f"{self.log.detach().exp().tolist()}, learnable=True"

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import torch
 from torch import Tensor
 
-from qkv.operators.fused.arithmetic import (
-    INNER_OPTIONS,
-    TILE_OPTIONS,
-    exp,
-    finite_divide,
-    tile_function,
-)
-from qkv.operators.fused.cache import kernel_cache
-from qkv.operators.sharing import share_out
+from qkv.jit import device, kernel
+from qkv.jit.builtins import exp, finite_divide, noinline
+from qkv.jit.signature import Real1, Real3
 from qkv.translate.known import known_to_kernels
 
-_SENTENCES = 16  # most that a thread takes at a time
+_AT_ONCE = 2**12  # numbers whose tanh a thread takes at a time, and at least a sentence's
 _FAR = 20.0  # beyond, tanh is 1 to the last digit of either type
 
 
@@ -35,20 +28,16 @@ def can_compare(query: Tensor) -> bool:
 def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     """wᵀ tanh(q + k) of all queries (batch, n, h) and keys (batch, s, h), (batch, n, s)."""
     scores = query.new_empty(*query.shape[:-1], key.shape[-2])
-    arrays = [each.contiguous().numpy() for each in (query, key, scores)]
-    by = weight.detach().to(query.dtype).numpy()
-
-    def compare(start: int, stop: int) -> None:
-        _compare(by, *(each[start:stop] for each in arrays))
-
-    share_out(len(query), _SENTENCES, 1, compare)
+    by = weight.detach().to(query.dtype).contiguous()
+    grain = max(1, _AT_ONCE * len(query) // max(1, scores.numel() * by.numel()))
+    _compare(query.contiguous(), key.contiguous(), by, scores, count=len(query), grain=grain)
     return scores
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _score(query: Any, key: Any, weight: Any) -> Any:
     """wᵀ tanh(q + k), where tanh x = 1 − 2 / (e^2x + 1)."""
-    tile_function()
+    noinline()
     real = weight.dtype.type
     one, two, far, total = real(1), real(2), real(_FAR), real(0)
     for i in range(weight.size):
@@ -58,12 +47,9 @@ def _score(query: Any, key: Any, weight: Any) -> Any:
     return total
 
 
-def _compare_all(weight: Any, query: Any, key: Any, scores: Any) -> None:
-    for b in range(len(query)):
+@kernel
+def _compare(start: int, stop: int, query: Real3, key: Real3, weight: Real1, scores: Real3) -> None:
+    for b in range(start, stop):
         for i in range(query.shape[1]):
             for j in range(key.shape[1]):
                 scores[b, i, j] = _score(query[b, i], key[b, j], weight)
-
-
-with kernel_cache():
-    _compare = numba.njit(cache=True, **TILE_OPTIONS)(_compare_all)

@@ -12,30 +12,21 @@ best, so the search looks at few of them.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from qkv.operators.fused.arithmetic import (
-    INNER_OPTIONS,
-    TILE_OPTIONS,
-    exp,
-    tile_function,
-)
-from qkv.operators.fused.cache import kernel_cache
-from qkv.operators.sharing import share_out
+from qkv.jit import device, kernel
+from qkv.jit.builtins import exp, noinline
+from qkv.jit.signature import Double1, Double2, Double3, Int1, Int2, Int3, PerThread, Real1, Real2
 from qkv.translate.vocabulary import BEGIN, END, PAD
 
-Numbers = npt.NDArray[np.float64]
-
 _SCORES = 2**22  # held at once
-_ROWS = 64  # most that a thread takes at a time
+_AT_ONCE = 2**13  # of them, what a thread takes at a time, and at least a row
 _STRIPS = 16  # scores in a column
+_PART = 1024  # scores that are summed up in their own type
 
 
 class Likely(NamedTuple):
@@ -44,9 +35,17 @@ class Likely(NamedTuple):
     No sentence goes on with padding or with its beginning, so those are never among them.
     """
 
-    log_p: Numbers  # (..., count); -inf where there are no more tokens
-    tokens: npt.NDArray[np.int64]  # (..., count)
-    end: Numbers  # (...)
+    log_p: Double3  # (..., count); -inf where there are no more tokens
+    tokens: Int3  # (..., count)
+    end: Double2  # (...)
+
+
+class Scratch(NamedTuple):
+    """What a thread knows of a row."""
+
+    tops: Real1  # the largest score of each column
+    best_tops: Real1  # and the best of these,
+    columns: Int1  # which are of these columns
 
 
 class Likeliest:
@@ -58,7 +57,7 @@ class Likeliest:
     def __init__(self, output: nn.Linear, rows: int, count: int) -> None:
         vocabulary = len(output.weight)
         self.output, self.count = output, count
-        self.bias = _numbers(output.bias)
+        self.bias = _known(output.bias)
         size = min(rows, max(1, _SCORES // vocabulary))
         self.room = output.weight.new_empty(size, vocabulary)
 
@@ -68,27 +67,33 @@ class Likeliest:
         log_p, tokens = np.empty((*shape, self.count)), np.empty((*shape, self.count), np.int64)
         end = np.empty(shape)
         found = log_p.reshape(-1, self.count), tokens.reshape(-1, self.count), end.reshape(-1)
+        # Two columns more: PAD and BEGIN, which do not count, may be all that is good about theirs.
+        vocabulary, best = len(self.bias), (self.count + 2,)
+        scratch = Scratch((-(-vocabulary // _STRIPS),), best, best)
         for start in range(0, len(flat), size):
             part = flat[start : start + size]
             scores = torch.mm(part, self.output.weight.mT, out=self.room[: len(part)])
-            of_rows = (_numbers(scores), *(each[start : start + size] for each in found))
-            share_out(len(part), _ROWS, 1, partial(self._search, of_rows))
+            _search(
+                _known(scores),
+                self.bias,
+                *(each[start : start + size] for each in found),
+                count=len(part),
+                grain=max(1, _AT_ONCE // vocabulary),
+                scratch=scratch,
+            )
         return Likely(log_p, tokens, end)
 
-    def _search(self, of_rows: tuple[Any, ...], start: int, stop: int) -> None:
-        _search(self.bias, *(each[start:stop] for each in of_rows))
 
-
-def _numbers(tensor: Tensor) -> Any:
-    """As an array of a type that kernels know; of the same memory where they do."""
+def _known(tensor: Tensor) -> Tensor:
+    """As one that kernels know; of the same memory where they do."""
     wide = torch.promote_types(tensor.dtype, torch.float32)
-    return tensor.detach().to("cpu", wide).numpy()
+    return tensor.detach().to("cpu", wide).contiguous()
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _shift(scores: Any, bias: Any, tops: Any) -> None:
     """Add the bias, and find the largest score of each column."""
-    tile_function()
+    noinline()
     for i in range(tops.size):
         scores[i] += bias[i]
         tops[i] = scores[i]
@@ -99,17 +104,17 @@ def _shift(scores: Any, bias: Any, tops: Any) -> None:
             tops[i] = strip[i] if strip[i] > tops[i] else tops[i]
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _sum(scores: Any, largest: Any) -> Any:
     """Σ exp(score − largest)."""
-    tile_function()
+    noinline()
     total = scores.dtype.type(0.0)
     for i in range(scores.size):
         total += exp(scores[i] - largest)
     return total
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _insert(score: Any, token: Any, best: Any, tokens: Any) -> None:
     """Put a score in its place among the best, which are sorted, and drop the last of them."""
     place = best.size - 1
@@ -119,21 +124,31 @@ def _insert(score: Any, token: Any, best: Any, tokens: Any) -> None:
     best[place], tokens[place] = score, token
 
 
-def _search_rows(bias: Any, scores: Any, log_p: Any, tokens: Any, end: Any) -> None:
+@kernel
+def _search(
+    start: int,
+    stop: int,
+    scores: Real2,
+    bias: Real1,
+    log_p: Double2,
+    tokens: Int2,
+    end: Double1,
+    scratch: PerThread[Scratch],
+) -> None:
     """Find the likeliest tokens of each row; its scores are used up."""
     count, vocabulary = log_p.shape[1], scores.shape[1]
-    tops = np.empty(-(-vocabulary // _STRIPS), scores.dtype)
-    # Two columns more: PAD and BEGIN, which do not count, may be all that is good about theirs.
-    best_tops, columns = np.empty(count + 2, scores.dtype), np.empty(count + 2, np.int64)
-    for row in range(len(scores)):
+    tops, best_tops, columns = scratch.tops, scratch.best_tops, scratch.columns
+    for row in range(start, stop):
         _shift(scores[row], bias, tops)
         best_tops[:] = -np.inf
         for column in range(tops.size):
             if tops[column] > best_tops[count + 1]:
                 _insert(tops[column], column, best_tops, columns)
-        largest = best_tops[0]
-        log_total = largest + math.log(_sum(scores[row], largest))
-        end[row] = scores[row, END] - log_total
+        largest, total = best_tops[0], 0.0
+        for first in range(0, vocabulary, _PART):
+            total += _sum(scores[row, first : first + _PART], largest)
+        log_total = math.log(total)
+        end[row] = np.float64(scores[row, END]) - largest - log_total
         best, chosen = log_p[row], tokens[row]
         best[:], chosen[:] = -np.inf, PAD
         for i in range(count + 2):
@@ -142,8 +157,5 @@ def _search_rows(bias: Any, scores: Any, log_p: Any, tokens: Any, end: Any) -> N
             for token in range(columns[i], vocabulary, tops.size):
                 if scores[row, token] > best[count - 1] and token != PAD and token != BEGIN:
                     _insert(scores[row, token], token, best, chosen)
-        best -= log_total
-
-
-with kernel_cache():
-    _search = numba.njit(cache=True, **TILE_OPTIONS)(_search_rows)
+        for i in range(count):
+            best[i] = best[i] - largest - log_total

@@ -5,22 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from torch import Tensor
 
-from qkv.operators.fused.arithmetic import (
-    INNER_OPTIONS,
-    TILE_OPTIONS,
-    exp,
-    ordered,
-    tile_function,
-    unordered,
-)
-from qkv.operators.fused.cache import kernel_cache
-from qkv.operators.sharing import share_out
+from qkv.jit import device, kernel
+from qkv.jit.builtins import exp, noinline, ordered, unordered
+from qkv.jit.signature import Double1, Int1, Real1, Real2
 
-_ROWS = 32  # most that a thread takes at a time
+_AT_ONCE = 2**13  # scores that a thread takes at a time, and at least a row
+_PART = 1024  # scores that are summed up in their own type
 
 
 def turn(scores: Tensor, bias: Tensor, wanted: Tensor, smoothing: float) -> float:
@@ -29,64 +22,76 @@ def turn(scores: Tensor, bias: Tensor, wanted: Tensor, smoothing: float) -> floa
     The scores become the gradient of that loss with respect to themselves.
     """
     losses = np.empty(len(scores))
-    arrays = (scores.numpy(), wanted.numpy(), losses)
-    shift = bias.detach().numpy()
-
-    def some(start: int, stop: int) -> None:
-        _turn(shift, smoothing, *(each[start:stop] for each in arrays))
-
-    share_out(len(scores), _ROWS, 1, some)
+    _turn(
+        scores,
+        bias.detach().contiguous(),
+        wanted.contiguous(),
+        smoothing,
+        losses,
+        count=len(scores),
+        grain=max(1, _AT_ONCE // scores.shape[1]),
+    )
     return float(losses.sum())
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _shift(scores: Any, bias: Any) -> Any:
-    """Add the bias; the largest score, and the sum of all."""
-    tile_function()
-    real = scores.dtype.type
-    top, total = ordered(real(-np.inf)), real(0)
+    """Add the bias; the largest score."""
+    noinline()
+    top = ordered(scores.dtype.type(-np.inf))
     for i in range(scores.size):
         score = scores[i] + bias[i]
         scores[i] = score
-        total += score
         place = ordered(score)
         top = place if place > top else top
-    return unordered(top), total
+    return unordered(top)
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _exponentiate(scores: Any, top: Any) -> Any:
-    """Each score becomes e^(score − top); their sum."""
-    tile_function()
-    total = scores.dtype.type(0)
+    """Each score becomes e^(score − top); the sum of these, and that of all score − top."""
+    noinline()
+    total = below = scores.dtype.type(0)
     for i in range(scores.size):
-        power = exp(scores[i] - top)
+        moved = scores[i] - top
+        power = exp(moved)
         scores[i] = power
         total += power
-    return total
+        below += moved
+    return total, below
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _scale(scores: Any, factor: Any, less: Any) -> None:
-    tile_function()
+    noinline()
     for i in range(scores.size):
         scores[i] = scores[i] * factor - less
 
 
-def _turn_rows(bias: Any, smoothing: float, scores: Any, wanted: Any, losses: Any) -> None:
+@kernel
+def _turn(
+    start: int,
+    stop: int,
+    scores: Real2,
+    bias: Real1,
+    wanted: Int1,
+    smoothing: float,
+    losses: Double1,
+) -> None:
+    """Scores count from the largest of a row: sums of what they have in common lose digits."""
     real, vocabulary = scores.dtype.type, scores.shape[1]
-    for row in range(len(scores)):
+    for row in range(start, stop):
         own, y = scores[row], wanted[row]
-        top, all_scores = _shift(own, bias)
-        said = np.float64(own[y])
-        total = _exponentiate(own, top)
-        log_total = np.float64(top) + math.log(total)
+        top = _shift(own, bias)
+        said = np.float64(own[y]) - top
+        total, below = 0.0, 0.0
+        for i in range(0, vocabulary, _PART):
+            powers, moved = _exponentiate(own[i : i + _PART], top)
+            total += powers
+            below += moved
+        log_total = math.log(total)
         # −Σ t log p, with t the wanted token softened: see loss.py
-        of_all = np.float64(all_scores) / vocabulary - log_total
+        of_all = below / vocabulary - log_total
         losses[row] = -(1.0 - smoothing) * (said - log_total) - smoothing * of_all
         _scale(own, real(1.0 / total), real(smoothing / vocabulary))
         own[y] -= real(1.0 - smoothing)
-
-
-with kernel_cache():
-    _turn = numba.njit(cache=True, **TILE_OPTIONS)(_turn_rows)

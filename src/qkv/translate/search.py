@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.translate.beam import Counts, Ended, Numbers, Rows, advance
+from qkv.translate.beam import SENTENCES, Counts, Ended, Rows, Sentences, Step, Ways, advance
 from qkv.translate.likely import Likeliest
 from qkv.translate.model import Model
 from qkv.translate.vocabulary import BEGIN, PAD
@@ -96,9 +97,16 @@ def search(
         unseen = coverage.cost(step.weights)
         after = Rows.room(len(active), how.beam)
         advance(
-            now, limits[active] == now + 1, rows, likely, unseen, how.norm(now + 1), how.n_best,
-            active, ended, after,
-        )  # fmt: skip
+            Step(now, how.norm(now + 1), how.n_best),
+            Sentences(active, limits[active] == now + 1, unseen),
+            rows,
+            likely,
+            ended,
+            after,
+            count=len(active),
+            grain=SENTENCES,
+            scratch=Ways.shapes(rows.log_p.shape[1], likeliest.count),
+        )
         places = np.full(batch, -1)
         places[active] = np.arange(len(active))
         past.append(_Past(places, after.tokens, after.parents, step.weights.numpy(force=True)))
@@ -123,12 +131,14 @@ class _Coverage:
         self.real = positions < lengths.unsqueeze(-1)  # (b, s)
         self.covered: Tensor | None = None  # (b, n, s)
 
-    def cost(self, weights: Tensor) -> Numbers:
+    def cost(self, weights: Tensor) -> npt.NDArray[np.float64]:
         """Look once more (b, n, s); what ends now has seen so little that it costs this, (b, n)."""
         if not self.how.coverage:
             return np.zeros(weights.shape[:2])
         self.covered = weights if self.covered is None else self.covered + weights
-        cost: Numbers = self.how.uncovered(self.covered, self.real).double().numpy(force=True)
+        cost: npt.NDArray[np.float64] = (
+            self.how.uncovered(self.covered, self.real).double().numpy(force=True)
+        )
         return cost
 
     def select(self, sentences: Tensor, rows: Tensor) -> None:

@@ -1,4 +1,4 @@
 """Similarities that are no dot products, at machine speed: kernels compiled for the CPU."""
 
+from qkv.operators.fused.offer import estimate as estimate
 from qkv.operators.fused.offer import offer as offer
-from qkv.operators.fused.warmup import warmup as warmup

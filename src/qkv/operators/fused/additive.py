@@ -11,19 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
-from qkv.operators.fused.arithmetic import (
-    INNER_OPTIONS,
-    exp,
-    finite_divide,
-    ordered,
-    tile_function,
-    unordered,
-)
-from qkv.operators.fused.matrix import transpose_into
-from qkv.operators.fused.space import WIDTH
+from qkv.jit import callback, device
+from qkv.jit.builtins import exp, finite_divide, noalias, noinline, ordered, unordered
+from qkv.jit.signature import Real, Real1, Real2
+from qkv.operators.fused.matrix import four_entries, four_rows
 
 # How large query + key may grow before a product of four, two or one of e^2(a+b) + 1 overflows, and
 # how large either may be before its own exponential does; per type, with a little to spare.
@@ -31,10 +24,11 @@ FOUR32, TWO32, ONE32, EACH32 = 10.5, 21.0, 42.0, 42.0
 FOUR64, TWO64, ONE64, EACH64 = 87.0, 175.0, 350.0, 350.0
 
 
-@numba.njit(**INNER_OPTIONS)
-def _exponentials(plain: Any, out: Any) -> Any:
-    """out = e^(2 plain), row by row; the largest entry of plain, or inf if one is out of range."""
-    tile_function()
+@callback
+def transform(plain: Real2, out: Real2, reach: Real1) -> None:
+    """out = e^(2 plain); reach: the largest entry of plain, or inf if one is out of range."""
+    noinline()
+    noalias()
     real = plain.dtype.type
     limit = real(EACH32) if plain.itemsize == 4 else real(EACH64)
     outside = real(np.inf)
@@ -48,43 +42,53 @@ def _exponentials(plain: Any, out: Any) -> Any:
             out[r, c] = exp(real(2) * x) if inside else real(0)
             place = ordered(x if inside else outside)
             highest = place if place > highest else highest
-    return unordered(highest) if plain.size > 0 else real(0)
+    reach[0] = unordered(highest) if plain.size > 0 else real(0)
 
 
-@numba.njit(**INNER_OPTIONS)
-def pack_query(query: Any, packed: Any) -> Any:
-    tile_function()
-    d = query.shape[1]
-    for r in range(query.shape[0]):
-        for c in range(d):
-            packed[r, d + c] = query[r, c]
-    return _exponentials(query, packed)
+# Four columns at a time are tuples of four.
 
 
-@numba.njit(**INNER_OPTIONS)
-def pack_key(key: Any, packed: Any) -> Any:
-    tile_function()
-    d = key.shape[1]
-    transpose_into(key, packed[d:])
-    return _exponentials(packed[d:], packed)
+@device
+def _along(lines: Any, r: int, c: int) -> Any:
+    return lines[r, c], lines[r, c + 1], lines[r, c + 2], lines[r, c + 3]
 
 
-@numba.njit(**INNER_OPTIONS)
-def _four_fractions(x0: Any, x1: Any, x2: Any, x3: Any, w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
-    """w0/x0 + w1/x1 + w2/x2 + w3/x3 by one division."""
+@device
+def _across(lines: Any, c: int, j: int) -> Any:
+    return lines[c, j], lines[c + 1, j], lines[c + 2, j], lines[c + 3, j]
+
+
+@device
+def _times(a: Any, b: Any) -> Any:
+    return a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]
+
+
+@device
+def _four_fractions(w: Any, q: Any, k: Any, one: Any) -> Any:
+    """The sum of w / (q k + 1) by one division."""
+    x0, x1, x2, x3 = q[0] * k[0] + one, q[1] * k[1] + one, q[2] * k[2] + one, q[3] * k[3] + one
     left, right = x0 * x1, x2 * x3
-    numerator = (w0 * x1 + w1 * x0) * right + (w2 * x3 + w3 * x2) * left
+    numerator = (w[0] * x1 + w[1] * x0) * right + (w[2] * x3 + w[3] * x2) * left
     return finite_divide(numerator, left * right)
 
 
-@numba.njit(**INNER_OPTIONS)
-def _four_inverses(x0: Any, x1: Any, x2: Any, x3: Any) -> Any:
-    """1/x0 + 1/x1 + 1/x2 + 1/x3 by one division."""
+@device
+def _four_inverses(q: Any, k: Any, i: Any) -> Any:
+    """The sum of 1 / (q k + i) by one division."""
+    x0, x1, x2, x3 = q[0] * k[0] + i[0], q[1] * k[1] + i[1], q[2] * k[2] + i[2], q[3] * k[3] + i[3]
     left, right = x0 * x1, x2 * x3
     return finite_divide((x0 + x1) * right + (x2 + x3) * left, left * right)
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
+def _moderate(i: Any, room: Any) -> Any:
+    """Whether inverses of weights are of moderate size; False for NaN and for a weight of 0."""
+    a, b, c, d = abs(i[0]), abs(i[1]), abs(i[2]), abs(i[3])
+    most, least = max(max(a, b), max(c, d)), min(min(a, b), min(c, d))
+    return max(max(a * b, c * d), most) <= room and least >= type(room)(1e-6)
+
+
+@device
 def _scores_by_four(q: Any, k: Any, weight: Any, out: Any, rows: int, room: Any) -> None:
     """out -= 2 * sum of weight / (q k + 1), four columns and two queries at a time.
 
@@ -92,102 +96,71 @@ def _scores_by_four(q: Any, k: Any, weight: Any, out: Any, rows: int, room: Any)
     multiplications; `room` is how large an inverse, or a product of two, may be.
     `out` has an even number of lines.
     """
-    tile_function()
+    noinline()
     real = out.dtype.type
-    one, two, least = real(1), real(-2), real(1e-6)
+    one, two, width = real(1), real(-2), k.shape[1]
     whole = weight.size - weight.size % 4
     for c in range(0, whole, 4):
-        w0, w1 = two * weight[c], two * weight[c + 1]
-        w2, w3 = two * weight[c + 2], two * weight[c + 3]
-        i0, i1, i2, i3 = one / w0, one / w1, one / w2, one / w3
-        # False for NaN and for a weight of 0.
-        moderate = (
-            max(abs(i0 * i1), abs(i2 * i3)) <= room
-            and max(max(abs(i0), abs(i1)), max(abs(i2), abs(i3))) <= room
-            and min(min(abs(i0), abs(i1)), min(abs(i2), abs(i3))) >= least
-        )
+        w = two * weight[c], two * weight[c + 1], two * weight[c + 2], two * weight[c + 3]
+        inverse = one / w[0], one / w[1], one / w[2], one / w[3]
+        moderate = _moderate(inverse, room)
         for r in range(0, rows, 2):
-            p0, p1, p2, p3 = q[r, c], q[r, c + 1], q[r, c + 2], q[r, c + 3]
             # The partner of an odd last row goes to the spare line behind it.
-            s = min(r + 1, rows - 1)
-            r0, r1, r2, r3 = q[s, c], q[s, c + 1], q[s, c + 2], q[s, c + 3]
+            x, y = _along(q, r, c), _along(q, min(r + 1, rows - 1), c)
             if moderate:
-                p0, p1, p2, p3 = p0 * i0, p1 * i1, p2 * i2, p3 * i3
-                r0, r1, r2, r3 = r0 * i0, r1 * i1, r2 * i2, r3 * i3
-                for j in range(WIDTH):
-                    y0, y1, y2, y3 = k[c, j], k[c + 1, j], k[c + 2, j], k[c + 3, j]
-                    out[r, j] += _four_inverses(
-                        p0 * y0 + i0, p1 * y1 + i1, p2 * y2 + i2, p3 * y3 + i3
-                    )
-                    out[r + 1, j] += _four_inverses(
-                        r0 * y0 + i0, r1 * y1 + i1, r2 * y2 + i2, r3 * y3 + i3
-                    )
+                x, y = _times(x, inverse), _times(y, inverse)
+                for j in range(width):
+                    z = _across(k, c, j)
+                    out[r, j] += _four_inverses(x, z, inverse)
+                    out[r + 1, j] += _four_inverses(y, z, inverse)
             else:
-                for j in range(WIDTH):
-                    y0, y1, y2, y3 = k[c, j], k[c + 1, j], k[c + 2, j], k[c + 3, j]
-                    out[r, j] += _four_fractions(
-                        p0 * y0 + one,
-                        p1 * y1 + one,
-                        p2 * y2 + one,
-                        p3 * y3 + one,
-                        w0,
-                        w1,
-                        w2,
-                        w3,
-                    )
-                    out[r + 1, j] += _four_fractions(
-                        r0 * y0 + one,
-                        r1 * y1 + one,
-                        r2 * y2 + one,
-                        r3 * y3 + one,
-                        w0,
-                        w1,
-                        w2,
-                        w3,
-                    )
+                for j in range(width):
+                    z = _across(k, c, j)
+                    out[r, j] += _four_fractions(w, x, z, one)
+                    out[r + 1, j] += _four_fractions(w, y, z, one)
     _scores_by_one(q, k, weight, out, rows, whole)
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _scores_by_one(q: Any, k: Any, weight: Any, out: Any, rows: int, first: int) -> None:
-    tile_function()
+    noinline()
     real = out.dtype.type
-    one = real(1)
+    one, width = real(1), k.shape[1]
     for c in range(first, weight.size):
         w0 = real(-2) * weight[c]
         for r in range(rows):
             q0 = q[r, c]
-            for j in range(WIDTH):
+            for j in range(width):
                 out[r, j] += finite_divide(w0, q0 * k[c, j] + one)
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _scores_direct(q: Any, k: Any, weight: Any, out: Any, rows: int) -> None:
     """out -= sum of weight * (1 - tanh(q + k)), for any q and k."""
-    tile_function()
+    noinline()
     real = out.dtype.type
-    one, two, d = real(1), real(2), weight.size
+    one, two, d, width = real(1), real(2), weight.size, k.shape[1]
     for c in range(d):
         w0 = two * weight[c]
         for r in range(rows):
             q0 = q[r, d + c]
-            for j in range(WIDTH):
+            for j in range(width):
                 x = q0 + k[d + c, j]
                 t = exp(-two * abs(x))
                 out[r, j] -= w0 * (t if x >= 0 else one) / (one + t)
 
 
-@numba.njit(**INNER_OPTIONS)
-def scores(q: Any, k: Any, parameter: Any, out: Any, rows: int, reach: Any) -> None:
-    tile_function()
-    real = out.dtype.type
+@callback
+def scores(q: Real2, k: Real2, parameter: Real1, out: Real2, rows: int, reach: Real) -> None:
+    noinline()
+    real, width = out.dtype.type, k.shape[1]
     four = real(FOUR32) if out.itemsize == 4 else real(FOUR64)
     one = real(ONE32) if out.itemsize == 4 else real(ONE64)
     total = real(0)
     for c in range(parameter.size):
         total += parameter[c]
     for r in range(rows):
-        for j in range(WIDTH):
+        for j in range(width):
             out[r, j] = total
     # Written so that NaN takes the direct form.
     if reach <= four:
@@ -195,105 +168,167 @@ def scores(q: Any, k: Any, parameter: Any, out: Any, rows: int, reach: Any) -> N
         room = exp(real(4) * (four - max(reach, real(0))))
         _scores_by_four(q, k, parameter, out, rows, room)
     elif reach <= one:
-        _scores_by_one(q, k, parameter, out, rows, 0)
+        _scores_by_one(q, k, parameter, out, rows, np.int64(0))
     else:
         _scores_direct(q, k, parameter, out, rows)
 
 
-@numba.njit(**INNER_OPTIONS)
-def _gradient_by_four(
-    q: Any, k: Any, weight: Any, upstream: Any, rows: int, dq: Any, dk: Any, dweight: Any
+# Keys as rows: the vector lanes run along the columns. This serves the scores of few queries, for
+# which turning the keys into columns is not worth it, and all gradients: they need no sums along a
+# vector.
+
+
+@device
+def _row_scores_by_four(q: Any, k: Any, weight: Any, out: Any, rows: int, width: int) -> None:
+    """out -= 2 * sum of weight / (q k + 1); two keys share a division, four the loads of a query.
+
+    `width` is a multiple of four.
+    """
+    noinline()
+    noalias()
+    real = out.dtype.type
+    one, two = real(1), real(2)
+    for r in range(rows):
+        for j in range(0, width, 4):
+            s0 = s1 = s2 = s3 = real(0)
+            for c in range(weight.size):
+                y = q[r, c]
+                x0, x1 = y * k[j, c] + one, y * k[j + 1, c] + one
+                x2, x3 = y * k[j + 2, c] + one, y * k[j + 3, c] + one
+                left = finite_divide(weight[c], x0 * x1)
+                right = finite_divide(weight[c], x2 * x3)
+                s0 += x1 * left
+                s1 += x0 * left
+                s2 += x3 * right
+                s3 += x2 * right
+            out[r, j] -= two * s0
+            out[r, j + 1] -= two * s1
+            out[r, j + 2] -= two * s2
+            out[r, j + 3] -= two * s3
+
+
+@device
+def _row_scores_direct(
+    q: Any, k: Any, weight: Any, out: Any, rows: int, first: int, width: int
 ) -> None:
-    """Four rows at a time share the loads of a key, two a division.
+    """out -= sum of weight * (1 - tanh(q + k)), for any q and k, from the key `first` on."""
+    noinline()
+    noalias()
+    real, d = out.dtype.type, weight.size
+    one, two = real(1), real(2)
+    for r in range(rows):
+        for j in range(first, width):
+            total = real(0)
+            for c in range(d):
+                x = q[r, d + c] + k[j, d + c]
+                t = exp(-two * abs(x))
+                total += weight[c] * (t if x >= 0 else one) / (one + t)
+            out[r, j] -= two * total
+
+
+@callback
+def row_scores(q: Real2, k: Real2, parameter: Real1, out: Real2, rows: int, reach: Real) -> None:
+    noinline()
+    real, width = out.dtype.type, k.shape[0]
+    two = real(TWO32) if out.itemsize == 4 else real(TWO64)
+    total = real(0)
+    for c in range(parameter.size):
+        total += parameter[c]
+    for r in range(rows):
+        for j in range(width):
+            out[r, j] = total
+    fours = width - width % 4 if reach <= two else 0
+    _row_scores_by_four(q, k, parameter, out, rows, fours)
+    _row_scores_direct(q, k, parameter, out, rows, fours, width)
+
+
+@device
+def _add_four(q: Any, k: Any, weight: Any, g: Any, dq: Any, dk: Any, dweight: Any) -> None:
+    """Add what a query and four keys contribute; two of them share a division.
 
     With f = 1 / (q k + 1), 1 - tanh^2 = 4 f (1 - f).
-    Takes twice the sum of upstream * f from `dweight`.
+    Takes twice the sum of slopes * f from `dweight`.
     """
-    tile_function()
-    real = dk.dtype.type
-    one = real(1)
+    noinline()
+    noalias()
+    real = dq.dtype.type
+    one, two, four = real(1), real(2), real(4)
+    k0, k1, k2, k3 = k
+    dk0, dk1, dk2, dk3 = dk
+    g0, g1, g2, g3 = g
     for c in range(weight.size):
-        factor = real(4) * weight[c]
-        for r in range(0, rows, 4):
-            q0, q1, q2, q3 = q[r, c], q[r + 1, c], q[r + 2, c], q[r + 3, c]
-            s0 = s1 = s2 = s3 = m = real(0)
-            for j in range(WIDTH):
-                y = k[c, j]
-                x0, x1, x2, x3 = q0 * y + one, q1 * y + one, q2 * y + one, q3 * y + one
-                left, right = finite_divide(one, x0 * x1), finite_divide(one, x2 * x3)
-                f0, f1, f2, f3 = x1 * left, x0 * left, x3 * right, x2 * right
-                t0, t1 = upstream[r, j] * f0, upstream[r + 1, j] * f1
-                t2, t3 = upstream[r + 2, j] * f2, upstream[r + 3, j] * f3
-                m += (t0 + t1) + (t2 + t3)
-                t0, t1, t2, t3 = t0 - t0 * f0, t1 - t1 * f1, t2 - t2 * f2, t3 - t3 * f3
-                s0 += t0
-                s1 += t1
-                s2 += t2
-                s3 += t3
-                dk[c, j] += factor * ((t0 + t1) + (t2 + t3))
-            dq[r, c] += factor * s0
-            dq[r + 1, c] += factor * s1
-            dq[r + 2, c] += factor * s2
-            dq[r + 3, c] += factor * s3
-            dweight[c] -= real(2) * m
+        y, factor = q[c], four * weight[c]
+        x0, x1, x2, x3 = y * k0[c] + one, y * k1[c] + one, y * k2[c] + one, y * k3[c] + one
+        left, right = finite_divide(one, x0 * x1), finite_divide(one, x2 * x3)
+        f0, f1, f2, f3 = x1 * left, x0 * left, x3 * right, x2 * right
+        t0, t1, t2, t3 = g0 * f0, g1 * f1, g2 * f2, g3 * f3
+        dweight[c] -= two * ((t0 + t1) + (t2 + t3))
+        t0, t1 = factor * (t0 - t0 * f0), factor * (t1 - t1 * f1)
+        t2, t3 = factor * (t2 - t2 * f2), factor * (t3 - t3 * f3)
+        dq[c] += (t0 + t1) + (t2 + t3)
+        dk0[c] += t0
+        dk1[c] += t1
+        dk2[c] += t2
+        dk3[c] += t3
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def _gradient_direct(
     q: Any,
     k: Any,
     weight: Any,
-    upstream: Any,
-    first: int,
+    slopes: Any,
     rows: int,
+    keys: Any,
     dq: Any,
     dk: Any,
     dweight: Any,
 ) -> None:
     """The same at any magnitude: with t = e^(-2 |x|), f = 1 / (e^2x + 1) without overflow."""
-    tile_function()
+    noinline()
+    noalias()
     one, two, d = dk.dtype.type(1), dk.dtype.type(2), weight.size
-    for c in range(d):
-        factor = dk.dtype.type(4) * weight[c]
-        moment = dk.dtype.type(0)
-        for r in range(first, rows):
-            total = m = dk.dtype.type(0)
-            q0 = q[r, d + c]
-            for j in range(WIDTH):
-                x = q0 + k[d + c, j]
+    four = two + two
+    for r in range(rows):
+        for j in range(keys[0], keys[1]):
+            g = slopes[r, j]
+            for c in range(d):
+                x = q[r, d + c] + k[j, d + c]
                 t = exp(-two * abs(x))
                 inverse = one / (one + t)
-                m += upstream[r, j] * ((t if x >= 0 else one) * inverse)
-                slope = upstream[r, j] * (t * inverse * inverse)
-                total += slope
-                dk[c, j] += factor * slope
-            dq[r, c] += factor * total
-            moment += m
-        dweight[c] -= two * moment
+                dweight[c] -= two * g * ((t if x >= 0 else one) * inverse)
+                slope = four * weight[c] * (g * (t * inverse * inverse))
+                dq[r, c] += slope
+                dk[j, c] += slope
 
 
-@numba.njit(**INNER_OPTIONS)
-def gradient(
-    q: Any,
-    k: Any,
-    parameter: Any,
-    raw: Any,
-    upstream: Any,
+@callback
+def row_gradient(
+    q: Real2,
+    k: Real2,
+    parameter: Real1,
+    raw: Real2,
+    slopes: Real2,
     rows: int,
-    reach: Any,
-    dq: Any,
-    dk: Any,
-    dparameter: Any,
+    reach: Real,
+    dq: Real2,
+    dk: Real2,
+    dparameter: Real1,
 ) -> None:
-    tile_function()
-    real = dk.dtype.type
+    noinline()
+    real, width = dk.dtype.type, k.shape[0]
     two = real(TWO32) if dk.itemsize == 4 else real(TWO64)
-    fours = rows - rows % 4 if reach <= two else 0
-    _gradient_by_four(q, k, parameter, upstream, fours, dq, dk, dparameter)
-    _gradient_direct(q, k, parameter, upstream, fours, rows, dq, dk, dparameter)
+    fours = width - width % 4 if reach <= two else 0
+    for r in range(rows):
+        for j in range(0, fours, 4):
+            _add_four(
+                q[r], four_rows(k, j), parameter, four_entries(slopes[r], j),
+                dq[r], four_rows(dk, j), dparameter,
+            )  # fmt: skip
+    _gradient_direct(q, k, parameter, slopes, rows, (fours, width), dq, dk, dparameter)
     total = real(0)
     for r in range(rows):
-        for j in range(WIDTH):
-            total += upstream[r, j]
+        for j in range(width):
+            total += slopes[r, j]
     for c in range(parameter.size):
         dparameter[c] += total

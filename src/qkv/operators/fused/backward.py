@@ -5,10 +5,8 @@ bit for bit. Batch entries that share a query, key, value or bias form a group; 
 one group and one piece of the keys. A unit owns the gradients of its keys and values; those of
 the queries are summed over the pieces afterwards, from one layer per piece.
 
-As in `forward.py`, each similarity compiles its own copy; sums over many tiles are in float64.
+As in `forward.py`, tile functions are called by address; sums over many tiles are in float64.
 """
-# ruff: noqa: F821
-# mypy: disable-error-code="name-defined"
 
 from __future__ import annotations
 
@@ -16,273 +14,342 @@ from typing import Any
 
 import numpy as np
 
-from qkv.operators.fused.arithmetic import take_ticket, tile_function
-from qkv.operators.fused.masks import add_bias, limit, sift, span
-from qkv.operators.fused.matrix import add_into, add_product, all_finite, transpose_into
-from qkv.operators.fused.space import ROWS, WIDTH
-from qkv.operators.fused.weights import drop
+from qkv.jit import device, kernel
+from qkv.jit.builtins import invoke, noinline
+from qkv.jit.signature import PerThread
+from qkv.operators.fused.forward import Outputs
+from qkv.operators.fused.gradients import (
+    OF_BIAS,
+    Gradients,
+    Scratch,
+    Tokens,
+    Units,
+    Upstream,
+)
+from qkv.operators.fused.inputs import (
+    KEY,
+    QUERY,
+    ROWS,
+    VALUE,
+    Block,
+    Dropout,
+    Functions,
+    Inputs,
+    Masks,
+)
+from qkv.operators.fused.masks import (
+    any_mask,
+    apply_mask,
+    span,
+    zero_masked_lines,
+    zero_masked_rows,
+)
+from qkv.operators.fused.matrix import (
+    add_into,
+    add_product,
+    add_rows,
+    add_transposed_product,
+    all_finite,
+    copy_into,
+    transpose_into,
+)
+from qkv.operators.fused.packing import pack_columns, pack_rows
+from qkv.operators.fused.weights import (
+    drop,
+    proportional_logits,
+    proportional_slopes,
+    softmax_logits,
+    softmax_slopes,
+)
 
 CHUNK = 128  # queries whose contributions are summed before they go into float64
 
 
-def backward_block(
-    b: int,
-    i: int,
-    rows: int,
-    j0: int,
-    width: int,
-    packed_query: Any,
-    packed_key: Any,
-    reach: Any,
-    value_lines: Any,
+@kernel
+def backward(
+    start: int,
+    stop: int,
+    units: Units,
+    functions: Functions,
+    inputs: Inputs,
+    masks: Masks,
+    dropout: Dropout,
+    outputs: Outputs,
+    upstream: Upstream,
+    gradients: Gradients,
+    scratch: PerThread[Scratch],
+) -> None:
+    """Differentiate the units from `start` to `stop`."""
+    noinline()
+    scratch.raw[:] = 0
+    n, m, width = inputs.query.shape[1], inputs.key.shape[1], scratch.raw.shape[1]
+    for unit in range(start, stop):
+        group, layer = unit // units.pieces, unit % units.pieces
+        for at in range(units.group_start[group], units.group_start[group + 1]):
+            b = units.order[at]
+            low, high = span(masks, b, 0, n, m)
+            low, high = max(low, layer * units.piece), min(high, (layer + 1) * units.piece)
+            for j in range(low, high, width):
+                tile = Block(b, 0, 0, n, j, min(width, high - j))
+                _meet_tile(
+                    tile, unit, units, functions, inputs, masks, dropout, outputs, upstream,
+                    gradients, scratch,
+                )  # fmt: skip
+
+
+@device
+def _meet_tile(
+    tile: Any,
+    unit: int,
+    units: Any,
+    functions: Any,
+    inputs: Any,
+    masks: Any,
+    dropout: Any,
+    outputs: Any,
+    upstream: Any,
+    gradients: Any,
+    scratch: Any,
+) -> None:
+    """Sum up what all queries contribute to the gradients of one tile of keys."""
+    b, j, width, n, m = tile.b, tile.j, tile.width, tile.rows, inputs.key.shape[1]
+    layer = unit % units.pieces
+    key = inputs.key[inputs.entry[KEY, b], j : j + width]
+    value = inputs.value[inputs.entry[VALUE, b], j : j + width]
+    columns_needed = outputs.kept.size == 0 or not functions.differentiate_rows
+    _pack(functions, key, value, columns_needed, scratch)
+    as_it_is = functions.differentiate_rows and functions.transform == 0
+    tokens = Tokens(
+        key if as_it_is else scratch.key_rows[: width if functions.differentiate_rows else 0],
+        scratch.key_columns[: scratch.key_columns.shape[0] if columns_needed else 0],
+        value,
+        scratch.value_columns[: 0 if functions.score_rows else value.shape[1]],
+    )
+    clean = not any_mask(masks) or (all_finite(key) and all_finite(value))
+    scratch.total_bias[:] = 0
+    if n > CHUNK:
+        scratch.total_key[:] = 0
+        scratch.total_value[:] = 0
+    for i0 in range(0, n, CHUNK):
+        i1 = min(i0 + CHUNK, n)
+        scratch.chunk_key[:] = 0
+        scratch.chunk_value[:] = 0
+        scratch.chunk_parameter[:] = 0
+        for i in range(i0, i1, ROWS):
+            last = min(i + ROWS, i1)
+            first_key, last_key = span(masks, b, i, last, m)
+            if first_key >= j + width or last_key <= j:
+                continue
+            query = inputs.query[inputs.entry[QUERY, b], i:last]
+            _begin(functions, query, outputs.log_total[b, i:last], scratch)
+            # A tile with NaN or inf: query by query, its masked keys set to 0.
+            step = last - i if clean else 1
+            for s in range(i, last, step):
+                block = Block(b, s, s - i, step, j, width)
+                met = tokens
+                if not clean:
+                    _clean(masks, block, m, tokens, scratch)
+                    met = Tokens(
+                        scratch.clean_key_rows[: tokens.key_rows.shape[0]],
+                        scratch.clean_key_columns[: tokens.key_columns.shape[0]],
+                        scratch.clean_value[:width],
+                        scratch.value_columns[: tokens.value_columns.shape[0]],
+                    )
+                _meet_block(
+                    block, units, functions, inputs.parameter, masks, dropout, outputs, upstream,
+                    met, m, scratch,
+                )  # fmt: skip
+                if gradients.bias.size > 0:
+                    entry = gradients.entry[OF_BIAS, b]
+                    _add_bias(block, layer, entry, gradients.bias, scratch)
+            _add_query(b, i, last - i, layer, gradients, scratch)
+        if n > CHUNK:
+            add_into(scratch.total_key, scratch.chunk_key)
+            add_into(scratch.total_value, scratch.chunk_value)
+        for c in range(inputs.parameter.size):
+            gradients.parameter[unit, c] += scratch.chunk_parameter[c]
+    key_rows, value_rows = functions.differentiate_rows, units.value_rows
+    grad_key = gradients.key[gradients.entry[KEY, b], j : j + width]
+    grad_value = gradients.value[gradients.entry[VALUE, b], j : j + width]
+    if n > CHUNK:
+        add_rows(grad_key, scratch.total_key, key_rows)
+        add_rows(grad_value, scratch.total_value, value_rows)
+    else:
+        add_rows(grad_key, scratch.chunk_key, key_rows)
+        add_rows(grad_value, scratch.chunk_value, value_rows)
+    _add_key_bias(tile, gradients, scratch)
+
+
+@device
+def _pack(functions: Any, key: Any, value: Any, columns_needed: Any, scratch: Any) -> None:
+    """A tile as the tile functions take it; rows that nothing is done to stay."""
+    scratch.key_reach[0] = 0
+    if functions.differentiate_rows and functions.transform != 0:
+        pack_rows(functions, key, scratch.key_rows[: key.shape[0]], scratch.key_reach)
+    if columns_needed:
+        pack_columns(functions, key, scratch.key_columns, scratch.key_reach)
+    if not functions.score_rows:
+        transpose_into(value, scratch.value_columns)
+
+
+@device
+def _begin(functions: Any, query: Any, log_total: Any, scratch: Any) -> None:
+    """Pack a block of queries, whose gradient is 0 as yet."""
+    packed = scratch.packed_query[: query.shape[0]]
+    pack_rows(functions, query, packed, scratch.query_reach)
+    for r in range(query.shape[0]):
+        # NaN in a query that looks at nothing must not reach any key.
+        if log_total[r] == -np.inf:
+            packed[r, :] = 0
+    scratch.block_query[:] = 0
+
+
+@device
+def _clean(masks: Any, block: Any, m: int, tokens: Any, scratch: Any) -> None:
+    """Copy the tile, with 0 in place of what the one query of the block may not look at."""
+    line = scratch.logits[0]
+    line[:] = 0
+    apply_mask(masks, block, 0, m, line)
+    zero_masked_rows(line, tokens.key_rows, scratch.clean_key_rows)
+    zero_masked_lines(line, tokens.key_columns, scratch.clean_key_columns)
+    value = scratch.clean_value[: block.width]
+    zero_masked_rows(line, tokens.value_rows, value)
+    # The tile's own columns are not needed again: all its queries meet it cleaned.
+    transpose_into(value, scratch.value_columns)
+
+
+@device
+def _meet_block(
+    block: Any,
+    units: Any,
+    functions: Any,
     parameter: Any,
-    index: Any,
-    start: Any,
-    stop: Any,
-    mask: Any,
-    bias: Any,
-    row_key: Any,
-    threshold: Any,
-    dropout_scale: Any,
-    masked: Any,
+    masks: Any,
+    dropout: Any,
+    outputs: Any,
+    upstream: Any,
+    tokens: Any,
     m: int,
-    answer: Any,
-    log_total: Any,
-    normal: Any,
-    grad_answer: Any,
-    grad_log_total: Any,
-    kept: Any,
-    raw: Any,
-    logits: Any,
-    weights: Any,
-    slopes: Any,
-    bias_slopes: Any,
-    grad_query: Any,
-    grad_key: Any,
-    grad_value: Any,
-    grad_parameter: Any,
+    scratch: Any,
 ) -> None:
     """Add what a block of queries and a tile of keys contribute to the gradients."""
-    tile_function()
-    if kept.size > 0:
+    noinline()
+    b, rows, width, raw = block.b, block.rows, block.width, scratch.raw
+    first, last = block.i, block.i + rows
+    query = scratch.packed_query[block.row : block.row + rows]
+    reach = scratch.query_reach[0] + scratch.key_reach[0]
+    if outputs.kept.size > 0:
         for r in range(rows):
-            for j in range(width):
-                raw[r, j] = kept[b, i + r, j0 + j]
-            for j in range(width, WIDTH):
-                raw[r, j] = 0
+            copy_into(outputs.kept[b, first + r, block.j : block.j + width], raw[r])
+            raw[r, width:] = 0
     else:
-        scores(packed_query, packed_key, parameter, raw, rows, reach)
-    for r in range(rows):
-        for j in range(WIDTH):
-            slopes[r, j] = 0
-    add_product(grad_answer, value_lines, slopes, rows, value_lines.shape[0])
-    if row_key.size > 0:
-        drop(b, i, rows, j0, row_key, threshold, dropout_scale, slopes)
-    for r in range(rows):
-        mean = -grad_log_total[r]
-        for c in range(grad_answer.shape[1]):
-            mean += grad_answer[r, c] * answer[r, c]
-        for j in range(WIDTH):
-            slopes[r, j] -= mean
-    to_logits(raw, rows, logits)
-    if masked or width < WIDTH:
+        invoke(functions.scores, (query, tokens.key_columns, parameter, raw, rows, reach))
+    grad_answer = upstream.answer[b, first:last]
+    _weight_slopes(block, dropout, grad_answer, outputs, upstream, tokens, scratch)
+    logits, slopes, weights = scratch.logits, scratch.slopes, scratch.weights
+    if functions.proportional:
+        proportional_logits(raw, rows, logits)
+    else:
+        softmax_logits(raw, rows, logits)
+    if width < raw.shape[1] or any_mask(masks):
         for r in range(rows):
-            limit(b, i + r, j0, width, index, start, stop, mask, bias, m, logits[r])
+            apply_mask(masks, block, r, m, logits[r])
     for r in range(rows):
-        if log_total[r] == -np.inf:
-            for j in range(WIDTH):
+        if outputs.log_total[b, first + r] == -np.inf:
+            for j in range(logits.shape[1]):
                 logits[r, j] = -np.inf
-    to_slopes(raw, logits, rows, normal, weights, bias_slopes, slopes)
-    if row_key.size > 0:
-        drop(b, i, rows, j0, row_key, threshold, dropout_scale, weights)
-    add_product(grad_answer[:rows].T, weights, grad_value, grad_value.shape[0], rows)
-    gradient(
-        packed_query,
-        packed_key,
-        parameter,
-        raw,
-        slopes,
-        rows,
-        reach,
-        grad_query,
-        grad_key,
-        grad_parameter,
-    )
+    normal = outputs.normal[b, first:last]
+    if functions.proportional:
+        proportional_slopes(raw, logits, rows, normal, weights, scratch.bias_slopes, slopes)
+    else:
+        softmax_slopes(raw, logits, rows, normal, weights, scratch.bias_slopes, slopes)
+    if dropout.row_key.size > 0:
+        drop(dropout, block, weights)
+    value_depth = grad_answer.shape[1]
+    if units.value_rows:
+        add_product(weights[:rows].T, grad_answer, scratch.chunk_value, width, rows, value_depth)
+    else:
+        columns = weights.shape[1]
+        add_product(grad_answer.T, weights, scratch.chunk_value, value_depth, rows, columns)
+    key = tokens.key_rows if functions.differentiate_rows else tokens.key_columns
+    invoke(
+        functions.gradient,
+        (
+            query, key, parameter, raw, slopes, rows, reach,
+            scratch.block_query[block.row :], scratch.chunk_key, scratch.chunk_parameter,
+        ),
+    )  # fmt: skip
 
 
-def backward_units(
-    counter: Any,
-    piece: int,
-    pieces: int,
-    order: Any,
-    group_start: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    parameter: Any,
-    index: Any,
-    start: Any,
-    stop: Any,
-    mask: Any,
-    bias: Any,
-    row_key: Any,
-    threshold: Any,
-    dropout_scale: Any,
-    answer: Any,
-    log_total: Any,
-    normal: Any,
-    kept: Any,
+@device
+def _weight_slopes(
+    block: Any,
+    dropout: Any,
     grad_answer: Any,
-    grad_log_total: Any,
-    out_query: Any,
-    out_key: Any,
-    out_value: Any,
-    out_parameter: Any,
-    out_bias: Any,
-    space: Any,
+    outputs: Any,
+    upstream: Any,
+    tokens: Any,
+    scratch: Any,
 ) -> None:
-    """Draw units until none is left: one call per thread, all with one counter."""
-    tile_function()
-    (
-        packed_query,
-        packed_key,
-        value_lines,
-        clean_key,
-        clean_value,
-        clean_lines,
-        raw,
-        logits,
-        weights,
-        slopes,
-        bias_slopes,
-        block_query,
-        chunk_key,
-        chunk_value,
-        chunk_parameter,
-        total_key,
-        total_value,
-        total_bias,
-    ) = space
-    raw[:] = 0
-    dtype = query.dtype
-    n, value_depth = answer.shape[1], answer.shape[2]
-    m, d = key.shape[1], key.shape[2]
-    units = (group_start.size - 1) * pieces
-    masked = start.size + mask.size + bias.size > 0
-    while True:
-        unit = take_ticket(counter)
-        if unit >= units:
-            return
-        group, layer = unit // pieces, unit % pieces
-        for at in range(group_start[group], group_start[group + 1]):
-            b = order[at]
-            low, high = span(b, 0, n, index, start, stop, m)
-            low, high = max(low, layer * piece), min(high, (layer + 1) * piece)
-            for j0 in range(low, high, WIDTH):
-                width = min(WIDTH, high - j0)
-                key_tile = key[index[1, b], j0 : j0 + width]
-                value_tile = value[index[2, b], j0 : j0 + width]
-                key_reach = pack_key(key_tile, packed_key)
-                transpose_into(value_tile, value_lines)
-                clean = not masked or (all_finite(key_tile) and all_finite(value_tile))
-                total_key[:] = 0
-                total_value[:] = 0
-                total_bias[:] = 0
-                for i0 in range(0, n, CHUNK):
-                    i1 = min(i0 + CHUNK, n)
-                    first_key, last_key = span(b, i0, i1, index, start, stop, m)
-                    if first_key >= j0 + width or last_key <= j0:
-                        continue
-                    chunk_key[:] = 0
-                    chunk_value[:] = 0
-                    chunk_parameter[:] = 0
-                    for i in range(i0, i1, ROWS):
-                        last = min(i + ROWS, i1)
-                        first_key, last_key = span(b, i, last, index, start, stop, m)
-                        if first_key >= j0 + width or last_key <= j0:
-                            continue
-                        rows_of_query = query[index[0, b], i:last]
-                        reach = key_reach + pack_query(rows_of_query, packed_query[: last - i])
-                        for r in range(last - i):
-                            # NaN in a query that looks at nothing must not reach any key.
-                            if log_total[b, i + r] == -np.inf:
-                                packed_query[r, :] = 0
-                        block_query[:] = 0
-                        # A tile with NaN or inf: query by query, its masked keys set to 0.
-                        step = last - i if clean else 1
-                        for s in range(i, last, step):
-                            tile_key, tile_lines = packed_key, value_lines
-                            if not clean:
-                                line = logits[0]
-                                line[:] = 0
-                                limit(b, s, j0, width, index, start, stop, mask, bias, m, line)
-                                sift(line, packed_key, value_tile, clean_key, clean_value)
-                                transpose_into(clean_value[:width], clean_lines)
-                                tile_key, tile_lines = clean_key, clean_lines
-                            backward_block(
-                                b,
-                                s,
-                                step,
-                                j0,
-                                width,
-                                packed_query[s - i :],
-                                tile_key,
-                                reach,
-                                tile_lines,
-                                parameter,
-                                index,
-                                start,
-                                stop,
-                                mask,
-                                bias,
-                                row_key,
-                                threshold,
-                                dropout_scale,
-                                masked,
-                                m,
-                                answer[b, s : s + step],
-                                log_total[b, s : s + step],
-                                normal[b, s : s + step],
-                                grad_answer[b, s : s + step],
-                                grad_log_total[b, s : s + step],
-                                kept,
-                                raw,
-                                logits,
-                                weights,
-                                slopes,
-                                bias_slopes,
-                                block_query[s - i :],
-                                chunk_key,
-                                chunk_value,
-                                chunk_parameter,
-                            )
-                            if out_bias.size > 0:
-                                add_bias(
-                                    bias_slopes,
-                                    index[9, b],
-                                    s,
-                                    step,
-                                    j0,
-                                    width,
-                                    layer,
-                                    total_bias,
-                                    out_bias,
-                                )
-                        for r in range(last - i):
-                            line_of_query = out_query[layer, index[6, b], i + r]
-                            for c in range(d):
-                                line_of_query[c] += block_query[r, c]
-                    add_into(total_key, chunk_key)
-                    add_into(total_value, chunk_value)
-                    for c in range(parameter.size):
-                        out_parameter[unit, c] += chunk_parameter[c]
-                for j in range(width):
-                    line_of_key = out_key[index[7, b], j0 + j]
-                    for c in range(d):
-                        line_of_key[c] += dtype.type(total_key[c, j])
-                    line_of_value = out_value[index[8, b], j0 + j]
-                    for c in range(value_depth):
-                        line_of_value[c] += dtype.type(total_value[c, j])
-                if out_bias.size > 0 and out_bias.shape[2] == 1 and out_bias.shape[3] > 1:
-                    for j in range(width):
-                        out_bias[0, index[9, b], 0, j0 + j] += dtype.type(total_bias[j])
+    """slopes = the gradient of each logit divided by its weight."""
+    rows, slopes = block.rows, scratch.slopes
+    for r in range(rows):
+        for j in range(slopes.shape[1]):
+            slopes[r, j] = 0
+    columns = tokens.value_columns
+    if columns.shape[0] > 0:
+        add_product(grad_answer, columns, slopes, rows, columns.shape[0], columns.shape[1])
+    else:
+        add_transposed_product(grad_answer, tokens.value_rows, slopes, rows, block.width)
+    if dropout.row_key.size > 0:
+        drop(dropout, block, slopes)
+    for r in range(rows):
+        answer = outputs.answer[block.b, block.i + r]
+        mean = -upstream.log_total[block.b, block.i + r]
+        for c in range(answer.size):
+            mean += grad_answer[r, c] * answer[c]
+        for j in range(slopes.shape[1]):
+            slopes[r, j] -= mean
+
+
+@device
+def _add_bias(block: Any, layer: int, entry: int, out: Any, scratch: Any) -> None:
+    """Add a block's gradient to that of the bias, summed over the axes that it is broadcast on.
+
+    `out` has one layer per piece of the keys if it is broadcast over them, and one layer if not.
+    """
+    noinline()
+    slopes, j0, width = scratch.bias_slopes, block.j, block.width
+    for r in range(block.rows):
+        line = block.i + r if out.shape[2] > 1 else 0
+        if out.shape[3] == 1:
+            total = out[layer, entry, line, 0]
+            for j in range(width):
+                total += slopes[r, j]
+            out[layer, entry, line, 0] = total
+        elif out.shape[2] == 1:
+            for j in range(width):
+                scratch.total_bias[j] += slopes[r, j]
+        else:
+            row = out[0, entry, line, j0:]
+            for j in range(width):
+                row[j] += slopes[r, j]
+
+
+@device
+def _add_query(b: int, i: int, rows: int, layer: int, gradients: Any, scratch: Any) -> None:
+    entry = gradients.entry[QUERY, b]
+    for r in range(rows):
+        line = gradients.query[layer, entry, i + r]
+        for c in range(line.size):
+            line[c] += scratch.block_query[r, c]
+
+
+@device
+def _add_key_bias(tile: Any, gradients: Any, scratch: Any) -> None:
+    """Add the sums of a tile to the gradient of a bias that all queries share."""
+    bias, real = gradients.bias, gradients.key.dtype.type
+    if bias.size > 0 and bias.shape[2] == 1 and bias.shape[3] > 1:
+        entry = gradients.entry[OF_BIAS, tile.b]
+        for j in range(tile.width):
+            bias[0, entry, 0, tile.j + j] += real(scratch.total_bias[j])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
+from qkv.jit import device
+from qkv.jit.builtins import noalias, noinline
 
-from qkv.operators.fused.arithmetic import INNER_OPTIONS, tile_function
 
-
-@numba.njit(**INNER_OPTIONS)
-def add_product(a: Any, b: Any, out: Any, rows: int, depth: int) -> None:
-    """out[:rows] += a[:rows, :depth] @ b[:depth]; the vector lanes run along b's rows."""
-    tile_function()
-    blocked, whole, width = rows - rows % 4, depth - depth % 4, b.shape[1]
+@device
+def add_product(a: Any, b: Any, out: Any, rows: int, depth: int, width: int) -> None:
+    """out[:rows, :width] += a[:rows, :depth] @ b[:depth, :width]; the lanes run along b's rows."""
+    noinline()
+    noalias()
+    blocked, whole = rows - rows % 4, depth - depth % 4
     # Not `+=`: summed from the left, each product is one fused multiply-add.
     for r in range(0, blocked, 4):
         for c in range(0, whole, 4):
@@ -47,10 +47,11 @@ def add_product(a: Any, b: Any, out: Any, rows: int, depth: int) -> None:
                 out[r, j] += a00 * b[c, j]
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def add_transposed_product(a: Any, b: Any, out: Any, rows: int, columns: int) -> None:
     """out[:rows, :columns] += a[:rows] @ b[:columns].T; the lanes run along the depth."""
-    tile_function()
+    noinline()
+    noalias()
     blocked = rows - rows % 4
     for c in range(columns):
         for r in range(0, blocked, 4):
@@ -69,10 +70,29 @@ def add_transposed_product(a: Any, b: Any, out: Any, rows: int, columns: int) ->
             out[r, c] = total
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
+def copy_into(row: Any, out: Any) -> None:
+    """out[: row.size] = row; an index that is a sum could be negative and costs a check each."""
+    noinline()
+    noalias()
+    for c in range(row.size):
+        out[c] = row[c]
+
+
+@device
+def four_rows(array: Any, r: int) -> Any:
+    return array[r], array[r + 1], array[r + 2], array[r + 3]
+
+
+@device
+def four_entries(row: Any, c: int) -> Any:
+    return row[c], row[c + 1], row[c + 2], row[c + 3]
+
+
+@device
 def transpose_into(rows: Any, out: Any) -> None:
     """out[:, :len(rows)] = rows.T, the columns beyond it 0."""
-    tile_function()
+    noinline()
     count = rows.shape[0]
     # Few rows at a time: more would evict each other from the innermost cache.
     for first in range(0, count, 32):
@@ -85,19 +105,33 @@ def transpose_into(rows: Any, out: Any) -> None:
             out[c, j] = 0
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def add_into(total: Any, part: Any) -> None:
     """total += part, of two axes."""
-    tile_function()
+    noinline()
     for r in range(part.shape[0]):
         for c in range(part.shape[1]):
             total[r, c] += part[r, c]
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
+def add_rows(total: Any, part: Any, rows: Any) -> None:
+    """total += part, or its transpose where it holds columns; what is beyond total is left out."""
+    noinline()
+    real = total.dtype.type
+    for j in range(total.shape[0]):
+        if rows:
+            for c in range(total.shape[1]):
+                total[j, c] += real(part[j, c])
+        else:
+            for c in range(total.shape[1]):
+                total[j, c] += real(part[c, j])
+
+
+@device
 def all_finite(rows: Any) -> Any:
     """Whether no entry is NaN or infinite: zero times such an entry is not zero."""
-    tile_function()
+    noinline()
     zero = rows.dtype.type(0)
     total = zero
     for r in range(rows.shape[0]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from qkv import cost
 from qkv.looking import in_transform
 from qkv.mask import Parts, Runs
 from qkv.memory import readable
@@ -11,6 +12,7 @@ from qkv.operators.banded import by_residue, runs_of_heads
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import four_axes
 from qkv.operators.fused import ops
+from qkv.operators.fused.launch import Call
 from qkv.problem import Problem
 from qkv.similarity.base import FusedForm, widen
 
@@ -33,7 +35,19 @@ def offer(problem: Problem) -> Offer | str:
     form = problem.similarity.as_fused(problem.query, problem.key)
     if isinstance(form, str):
         return form
+    reason = ops.failure(form.kind, form.query.dtype, problem.needs_grad)
+    if reason is not None:
+        return reason
     return Offer(run=lambda: answer(problem, form, parts), cost=lambda: _cost(problem, parts))
+
+
+def estimate(problem: Problem) -> float:
+    """The seconds it would take; pairs that masks by position leave out are not visited."""
+    share = 1.0 if problem.mask is None else problem.mask.share(problem.n, problem.m)
+    # A user's own similarity may have a fused form too; it is priced as the dearest.
+    family = problem.similarity.family
+    known = family in ("additive", "gated", "distance")
+    return cost.seconds(problem, "fused", family if known else "additive", share=share)
 
 
 def _only_runs(problem: Problem, parts: Parts) -> bool:
@@ -57,20 +71,24 @@ def answer(problem: Problem, form: FusedForm, parts: Parts) -> Result:
     if parts.runs is not None and parts.runs.stride > 1:
         out, log_total = _with_stride(problem, form, value, parts.runs)
     else:
-        out, log_total = ops.attend(
-            form.kind,
+        call = Call(
             form.query,
             form.key,
             value,
-            parameter=form.parameter,
+            form.parameter,
             bias=None if problem.bias is None else problem.bias.to(value.dtype),
             start=None if parts.runs is None else parts.runs.start,
             stop=None if parts.runs is None else parts.runs.stop,
             mask=parts.allowed,
             row_key=None if problem.dropout is None else problem.dropout.row_keys,
+            kind=form.kind,
             rate=0.0 if problem.dropout is None else problem.dropout.rate,
         )
-    out = out.to(problem.value.dtype)
+        out, log_total = ops.attend(call if call.rate else call._replace(row_key=None))
+    if out.dtype != problem.value.dtype:
+        out = out.to(problem.value.dtype)
+    if log_total.shape[:-1] == problem.batch:
+        return out, log_total
     return (
         out.expand(*problem.batch, *out.shape[-2:]),
         log_total.expand(*problem.batch, problem.n),
@@ -88,7 +106,7 @@ def _with_stride(
         query: Tensor, key: Tensor, value: Tensor, start: Tensor, stop: Tensor
     ) -> tuple[Tensor, Tensor]:
         return ops.attend(
-            form.kind, query, key, value, parameter=form.parameter, start=start, stop=stop
+            Call(query, key, value, form.parameter, None, start, stop, None, None, form.kind, 0.0)
         )
 
     runs = runs_of_heads(runs, problem.batch, query)

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from qkv.jit.arguments import NAMES
+from qkv.jit.kernels import Bound
+from qkv.jit.scratch import give_back, take
 from qkv.looking import may_look
-from qkv.operators.fused import reference, scratch
-from qkv.operators.fused.kernels import kernel
-from qkv.operators.fused.operands import Operands
-from qkv.operators.fused.space import backward_space, forward_space
-
-KINDS = (
-    "additive",
-    "gated",
-    "gaussian",
-    "euclidean",
-    "laplacian",
-    "boxcar",
-    "triangular",
-    "epanechnikov",
-)
-
-REALS = {torch.float32: np.float32, torch.float64: np.float64}
+from qkv.operators.fused import backward as backward_driver
+from qkv.operators.fused import forward as forward_driver
+from qkv.operators.fused import reference
+from qkv.operators.fused.forward import Cut, Outputs
+from qkv.operators.fused.gradients import Gradients, Sizes, Units, Upstream, scratch_shapes
+from qkv.operators.fused.launch import Call, launch_of
+from qkv.operators.fused.registry import SIMILARITIES
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
 # key, value and answer. They are a quarter of its work.
@@ -34,74 +27,78 @@ KEPT = 2
 
 # Not `torch.library.custom_op`: at its first call that imports torch._dynamo, a second's work, and
 # each call through it costs more.
-_INPUTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor parameter, Tensor? bias, Tensor? start, "
-    "Tensor? stop, Tensor? mask, Tensor? row_key, str kind, float rate"
-)
+_TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", str: "str", float: "float"}
+_CALL = ", ".join(f"{_TYPES[of]} {name}" for name, of in get_type_hints(Call).items())
+_GIVEN = "Tensor answer, Tensor log_total, Tensor normal, Tensor kept"
 torch.library.define(
-    "qkv::fused_forward", f"({_INPUTS}, bool keep) -> (Tensor, Tensor, Tensor, Tensor)"
+    "qkv::fused_forward", f"({_CALL}, bool keep) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 torch.library.define(
     "qkv::fused_backward",
-    "(Tensor grad_answer, Tensor grad_log_total, Tensor answer, Tensor log_total, "
-    f"Tensor normal, Tensor kept, {_INPUTS}, bool bias_wanted)"
+    f"(Tensor grad_answer, Tensor grad_log_total, {_GIVEN}, {_CALL}, bool bias_wanted)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 
 
-def _forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    parameter: Tensor,
-    bias: Tensor | None,
-    start: Tensor | None,
-    stop: Tensor | None,
-    mask: Tensor | None,
-    row_key: Tensor | None,
-    kind: str,
-    rate: float,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Answer and log_total; for the backward pass each query's maximum and inverse total, and,
     if they are to be kept, the scores.
     """
-    operands = Operands(query, key, value, parameter, bias, start, stop, mask, row_key, rate)
-    answer = query.new_empty((*operands.batch, operands.n, operands.value_depth))
-    log_total = query.new_empty((*operands.batch, operands.n))
-    normal = query.new_empty((*operands.batch, operands.n, 2))
-    kept = query.new_empty(0, 0)
+    *of_call, keep = arguments
+    call = Call(*of_call)
+    launch, query = launch_of(call), call.query
+    operands = launch.operands(call)
+    piece, pieces = launch.forward_pieces()
+    lead = (*launch.batch, launch.n) if pieces == 1 else (pieces, *launch.batch, launch.n)
+    answer = query.new_empty((*lead, launch.value_depth))
+    log_total, normal = query.new_empty(lead), query.new_empty((*lead, 2))
+    outputs = [answer, log_total, normal]
+    kept = None
     if keep:
         # Pairs far outside the intervals are not even visited.
-        new = query.new_empty if start is None else query.new_zeros
-        kept = new((*operands.batch, operands.n, operands.m))
-    chunk, size = operands.chunk(), query.element_size()
-    kernel(kind, "forward", query.dtype).run(
-        (chunk, *operands.inputs, answer, log_total, normal, kept),
-        forward_space(kind, size, chunk, query.shape[-1], operands.value_depth),
-        operands.threads,
-    )
-    return answer, log_total, normal, kept
+        new = query.new_empty if call.start is None else query.new_zeros
+        kept = new((*launch.batch, launch.n, launch.m))
+        outputs.append(kept)
+
+    def bind() -> Bound:
+        chunk = launch.chunk()
+        return forward_driver.forward.bind(
+            Cut(launch.layout.size, chunk, piece),
+            launch.addresses(NAMES[query.dtype], backward=False),
+            *operands,
+            Outputs(answer, log_total, normal, kept),
+            count=pieces * launch.layout.size * -(-launch.n // chunk),
+            scratch=forward_driver.scratch_shapes(
+                chunk, launch.width, launch.depth, launch.value_depth, launch.key_rows
+            ),
+            most_threads=launch.threads,
+        )
+
+    launch.once(("forward", keep), bind)([*operands.arrays(), *outputs])
+    if pieces > 1:
+        answer, log_total, normal = _merged(answer, log_total, normal)
+    return answer, log_total, normal, query.new_empty(0, 0) if kept is None else kept
 
 
-torch.library.impl("qkv::fused_forward", "cpu", _forward)
+def _merged(answer: Tensor, log_total: Tensor, normal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer of many, each of which has seen a piece of the keys."""
+    empty = log_total == -torch.inf
+    top = torch.where(empty, -torch.inf, normal[..., 0].double())
+    highest = top.amax(0)
+    highest = torch.where(highest == -torch.inf, 0.0, highest)
+    share = torch.exp(top - highest) / normal[..., 1]  # weights relative to e^highest
+    share = torch.where(empty, 0.0, share)
+    total = share.sum(0)
+    inverse = torch.where(total == 0, 0.0, 1 / total)
+    merged = (answer * (share * inverse).unsqueeze(-1)).sum(0)
+    log_total = (highest + total.log()).to(answer.dtype)
+    normal = torch.stack([highest, inverse], dim=-1).to(answer.dtype)
+    return merged.to(answer.dtype), log_total, normal
 
 
-@torch.library.register_fake("qkv::fused_forward")
-def _forward_fake(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    parameter: Tensor,
-    bias: Tensor | None,
-    start: Tensor | None,
-    stop: Tensor | None,
-    mask: Tensor | None,
-    row_key: Tensor | None,
-    kind: str,
-    rate: float,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward_fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *of_call, keep = arguments
+    query, key, value, *_ = of_call
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     shape = (*batch, query.shape[-2])
     totals = query.new_empty(shape), query.new_empty((*shape, 2))
@@ -109,106 +106,100 @@ def _forward_fake(
     return query.new_empty((*shape, value.shape[-1])), *totals, kept
 
 
-def _backward(
-    grad_answer: Tensor,
-    grad_log_total: Tensor,
-    answer: Tensor,
-    log_total: Tensor,
-    normal: Tensor,
-    kept: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    parameter: Tensor,
-    bias: Tensor | None,
-    start: Tensor | None,
-    stop: Tensor | None,
-    mask: Tensor | None,
-    row_key: Tensor | None,
-    kind: str,
-    rate: float,
-    bias_wanted: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+torch.library.impl("qkv::fused_forward", "cpu", _forward)
+torch.library.register_fake("qkv::fused_forward", _forward_fake)
+
+
+def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of query, key, value, parameter and bias (of size 0 if not wanted)."""
-    operands = Operands(query, key, value, parameter, bias, start, stop, mask, row_key, rate)
-    piece, pieces = operands.pieces()
-    units = max(1, (len(operands.layout.group_start) - 1) * pieces)
+    grad_answer, grad_log_total, answer, log_total, normal, kept, *of_call, bias_wanted = arguments
+    call = Call(*of_call)
+    query, key, value, parameter, bias = call[:5]
+    launch = launch_of(call)
+    operands = launch.operands(call)
+    piece, pieces = launch.pieces()
+    units = (len(launch.layout.group_start) - 1) * pieces
 
-    real = REALS[query.dtype]
-    grad_query = scratch.zeros((pieces, query.shape[:-2].numel(), *query.shape[-2:]))
-    grad_key, grad_value = np.zeros(key.shape, real), np.zeros(value.shape, real)
-    grad_parameter = np.zeros((units, parameter.numel()))
-    grad_bias = np.zeros((0, 0, 0, 0), real)
+    layers = (pieces, query.shape[:-2].numel(), *query.shape[-2:])
+    memory = take(math.prod(layers) * 8)
+    grad_query = memory[: math.prod(layers) * 8].view(torch.float64).view(layers).zero_()
+    grad_key, grad_value = key.new_zeros(key.shape), value.new_zeros(value.shape)
+    grad_parameter = parameter.new_zeros((max(1, units), parameter.numel()), dtype=torch.float64)
+    grad_bias = None
     if bias is not None and bias_wanted:
-        layers = pieces if bias.shape[-1] == 1 else 1
-        grad_bias = np.zeros((layers, bias.shape[:-2].numel(), *bias.shape[-2:]), real)
-
-    given = (answer, log_total, normal, kept, grad_answer, grad_log_total)
-    wanted = (grad_query, grad_key, grad_value, grad_parameter, grad_bias)
-    size, parameters = query.element_size(), parameter.numel()
-    kernel(kind, "backward", query.dtype).run(
-        (
-            piece,
-            pieces,
-            operands.layout.order,
-            operands.layout.group_start,
-            *operands.inputs,
-            *(tensor.contiguous() for tensor in given),
-            *(torch.from_numpy(array) for array in wanted),
-        ),
-        backward_space(kind, size, query.shape[-1], operands.value_depth, parameters),
-        operands.threads,
+        copies = pieces if bias.shape[-1] == 1 else 1
+        grad_bias = bias.new_zeros((copies, bias.shape[:-2].numel(), *bias.shape[-2:]))
+    outputs = Outputs(
+        answer.contiguous(),
+        log_total.contiguous(),
+        normal.contiguous(),
+        kept if kept.numel() else None,
     )
+    upstream = Upstream(grad_answer.contiguous(), grad_log_total.contiguous())
+    gradients = Gradients(
+        grad_query, grad_key, grad_value, grad_parameter, grad_bias, launch.layout.gradients
+    )
+    cut = Units(launch.layout.order, launch.layout.group_start, piece, pieces, launch.value_rows)
 
-    for layer in grad_query[1:]:
-        grad_query[0] += layer
+    def bind() -> Bound:
+        functions = launch.addresses(NAMES[query.dtype], backward=True)
+        sizes = Sizes(launch.width, launch.d, launch.depth, launch.value_depth, parameter.numel())
+        return backward_driver.backward.bind(
+            cut,
+            functions,
+            *operands,
+            outputs,
+            upstream,
+            gradients,
+            count=units,
+            scratch=scratch_shapes(sizes, functions.differentiate_rows, launch.value_rows),
+            most_threads=launch.threads,
+        )
 
-    def tensor(array: Any, like: Tensor) -> Tensor:
-        return torch.from_numpy(array.astype(real, copy=False)).view(like.shape)
+    arrays = (*cut[:2], *operands.arrays(), *outputs, *upstream, *gradients)
+    key_of_call = ("backward", outputs.kept is None, grad_bias is None)
+    launch.once(key_of_call, bind)([x for x in arrays if x is not None])
 
+    summed = grad_query.sum(0) if pieces > 1 else grad_query[0]
+    whole = torch.empty_like(query, memory_format=torch.contiguous_format)
+    whole.view(summed.shape).copy_(summed)
+    give_back(memory)
     return (
-        # A copy in any case: the layers are scratch.
-        torch.from_numpy(grad_query[0].astype(real)).view(query.shape),
-        torch.from_numpy(grad_key),
-        torch.from_numpy(grad_value),
-        tensor(grad_parameter.sum(0), parameter),
-        query.new_empty(0)
-        if bias is None or not bias_wanted
-        else tensor(grad_bias.sum(0) if len(grad_bias) > 1 else grad_bias[0], bias),
+        whole,
+        grad_key,
+        grad_value,
+        grad_parameter.sum(0).to(parameter.dtype).view(parameter.shape),
+        query.new_empty(0) if grad_bias is None or bias is None else grad_bias.sum(0).view_as(bias),
     )
+
+
+def _load(call: Call) -> None:
+    """Load the backward pass, which compiles it if it never was used before."""
+    real = NAMES[call.query.dtype]
+    backward_driver.backward.address(real)
+    launch_of(call).addresses(real, backward=True)
+
+
+def failure(kind: str, dtype: torch.dtype, backward: bool) -> str | None:
+    """Why there are no kernels for this similarity and type, if they were tried in vain."""
+    drivers = [forward_driver.forward, *([backward_driver.backward] if backward else [])]
+    for function in (*drivers, *SIMILARITIES[kind].callbacks()):
+        reason = function.failure(NAMES[dtype])
+        if reason is not None:
+            return reason
+    return None
+
+
+def _backward_fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    *of_call, bias_wanted = arguments[6:]
+    *main, bias = of_call[:5]
+    found = [tensor.new_empty(tensor.shape) for tensor in main]
+    wanted = bias is not None and bias_wanted
+    return (*found, bias.new_empty(bias.shape) if wanted else main[0].new_empty(0))
 
 
 torch.library.impl("qkv::fused_backward", "cpu", _backward)
-
-
-@torch.library.register_fake("qkv::fused_backward")
-def _backward_fake(
-    grad_answer: Tensor,
-    grad_log_total: Tensor,
-    answer: Tensor,
-    log_total: Tensor,
-    normal: Tensor,
-    kept: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    parameter: Tensor,
-    bias: Tensor | None,
-    start: Tensor | None,
-    stop: Tensor | None,
-    mask: Tensor | None,
-    row_key: Tensor | None,
-    kind: str,
-    rate: float,
-    bias_wanted: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return (
-        query.new_empty(query.shape),
-        key.new_empty(key.shape),
-        value.new_empty(value.shape),
-        parameter.new_empty(parameter.shape),
-        query.new_empty(0) if bias is None or not bias_wanted else bias.new_empty(bias.shape),
-    )
+torch.library.register_fake("qkv::fused_backward", _backward_fake)
 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -275,13 +266,13 @@ def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
     """The second order, through the reference: dense, and differentiable as often as one likes."""
     grad_answer, grad_log_total, *inputs = ctx.saved_tensors
-    rest = inputs[5:]
     with torch.enable_grad():
         leaves: list[Any] = [
             None if t is None else t.detach().requires_grad_()
             for t in (*inputs[:5], grad_answer, grad_log_total)
         ]
-        outputs = reference.attend(*leaves[:5], *rest, ctx.kind, ctx.rate)
+        call = Call._make([*leaves[:5], *inputs[5:], ctx.kind, ctx.rate])
+        outputs = reference.attend(call)
         first = [t for t in leaves[:5] if t is not None]
         gradients = torch.autograd.grad(
             outputs, first, leaves[5:], create_graph=True, materialize_grads=True
@@ -310,53 +301,25 @@ torch.library.register_autograd(
 fused_backward = torch.ops.qkv.fused_backward.default
 
 
-def attend(
-    kind: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    parameter: Tensor,
-    bias: Tensor | None = None,
-    start: Tensor | None = None,
-    stop: Tensor | None = None,
-    mask: Tensor | None = None,
-    row_key: Tensor | None = None,
-    rate: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Answer (..., n, d_v) and log_total (..., n) of one fused similarity.
-
-    `parameter` is w for "additive", the scale of the dot product for "gated", and the inverse
-    bandwidth of each dimension for distances. `start` and `stop` (..., n) bound the keys
-    that each query may attend to; `mask` (..., n, m) is True where it may; `bias` (..., n, m) is
-    added to the logits. `row_key` (batch, n), int32, seeds dropout at `rate`.
-    """
-    wanted = (query, key, value, parameter, bias)
+def attend(call: Call) -> tuple[Tensor, Tensor]:
+    """Answer (..., n, d_v) and log_total (..., n) of one fused similarity."""
+    wanted = call[:5]
     differentiable = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in wanted
     )
     run: Callable[..., Any] = fused_forward
-    if _eager(query):
+    if _eager(call.query):
+        if differentiable:  # if there is no way back, now is the time to say so
+            _load(call)
         run = _Forward.apply if differentiable else _forward
-    answer, log_total, _, _ = run(
-        query,
-        key,
-        value,
-        parameter,
-        bias,
-        start,
-        stop,
-        mask,
-        row_key if rate else None,
-        kind,
-        rate,
-        differentiable and _worth_keeping(query, key, value),
-    )
+    keep = differentiable and _worth_keeping(call)
+    answer, log_total, _, _ = run(*call, keep)
     return answer, log_total
 
 
-def _worth_keeping(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def _worth_keeping(call: Call) -> bool:
     """Whether the scores take little more memory than the tensors, so that memory stays linear."""
+    query, key, value = call[:3]
     n, m = query.shape[-2], key.shape[-2]
     own = n * (query.shape[-1] + value.shape[-1]) + m * (key.shape[-1] + value.shape[-1])
     return bool(n * m <= KEPT * own)

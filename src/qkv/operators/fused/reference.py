@@ -10,9 +10,19 @@ from torch import Tensor
 
 from qkv.dropout import Dropout
 from qkv.normalize import normalize
-from qkv.similarity import Boxcar, Epanechnikov, Gaussian, Kernel, Laplacian, Triangular
+from qkv.operators.fused.launch import Call
+from qkv.similarity import (
+    Biweight,
+    Boxcar,
+    Epanechnikov,
+    Gaussian,
+    Kernel,
+    Laplacian,
+    Triangular,
+    Tricube,
+)
 from qkv.similarity.base import log_or_never
-from qkv.similarity.kernel import squared_distance
+from qkv.similarity.distance import squared_distance
 
 KERNELS: dict[str, Kernel] = {
     "gaussian": Gaussian(),
@@ -20,6 +30,8 @@ KERNELS: dict[str, Kernel] = {
     "boxcar": Boxcar(),
     "triangular": Triangular(),
     "epanechnikov": Epanechnikov(),
+    "biweight": Biweight(),
+    "tricube": Tricube(),
 }
 
 
@@ -38,20 +50,9 @@ def log_scores(kind: str, query: Tensor, key: Tensor, parameter: Tensor) -> Tens
     return log_or_never(KERNELS[kind].profile(squared))
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    parameter: Tensor,
-    bias: Tensor | None,
-    start: Tensor | None,
-    stop: Tensor | None,
-    mask: Tensor | None,
-    row_key: Tensor | None,
-    kind: str,
-    rate: float,
-) -> tuple[Tensor, Tensor]:
+def attend(call: Call) -> tuple[Tensor, Tensor]:
     """Answer and log_total, by the formula."""
+    query, key, value, parameter, bias, start, stop, mask, row_key, kind, rate = call
     scores = log_scores(kind, query, key, parameter)
     allowed = torch.ones(scores.shape[-1], dtype=torch.bool, device=scores.device)
     if start is not None and stop is not None:

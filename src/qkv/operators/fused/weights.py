@@ -5,36 +5,27 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 
-from qkv.operators.fused.arithmetic import (
-    INNER_OPTIONS,
-    exp,
-    keeps,
-    ordered,
-    tile_function,
-    unordered,
-)
-from qkv.operators.fused.space import WIDTH
-
-STRIP = WIDTH // 4
+from qkv.jit import device
+from qkv.jit.builtins import exp, noinline, ordered, unordered
 
 
-@numba.njit(**INNER_OPTIONS)
-def raise_tops(logits: Any, rows: int, top: Any, shift: Any, decay: Any) -> None:
+@device
+def update_running_max(logits: Any, rows: int, top: Any, shift: Any, decay: Any) -> None:
     """Raise each row's running maximum, and say by how much what came before it shrinks."""
-    tile_function()
-    real = logits.dtype.type
+    noinline()
+    real, width = logits.dtype.type, logits.shape[1]
+    strip = width // 4
     for r in range(rows):
         # LLVM does not vectorise a running maximum of floats unless it may ignore NaN; of
         # integers it does, and four floats by four before that. NaN is passed over here,
         # `exp` will show it.
         highest = ordered(real(-np.inf))
-        for j in range(STRIP):
+        for j in range(strip):
             best = real(-np.inf)
-            for strip in range(0, WIDTH, STRIP):
-                x = logits[r, strip + j]
+            for s in range(0, width, strip):
+                x = logits[r, s + j]
                 best = x if x > best else best
             place = ordered(best)
             highest = place if place > highest else highest
@@ -46,29 +37,30 @@ def raise_tops(logits: Any, rows: int, top: Any, shift: Any, decay: Any) -> None
         decay[r] = 1.0 if old == shift[r] else math.exp(np.float64(old) - np.float64(shift[r]))
 
 
-@numba.njit(**INNER_OPTIONS)
-def softmax_weights(raw: Any, rows: int, shift: Any, plain: Any, logits: Any, added: Any) -> None:
+@device
+def softmax_weights(rows: int, shift: Any, logits: Any, added: Any) -> None:
     """Turn the logits of each row into weights, relative to e^shift, and sum them."""
-    tile_function()
+    noinline()
+    width = logits.shape[1]
     for r in range(rows):
         total, s = logits.dtype.type(0), shift[r]
-        for j in range(WIDTH):
+        for j in range(width):
             weight = exp(logits[r, j] - s)
             logits[r, j] = weight
             total += weight
         added[r] = total
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def proportional_weights(
     raw: Any, rows: int, shift: Any, plain: Any, logits: Any, added: Any
 ) -> None:
     """The same where the raw scores are weights already; `plain` says that there is no bias."""
-    tile_function()
-    zero = logits.dtype.type(0)
+    noinline()
+    zero, width = logits.dtype.type(0), logits.shape[1]
     for r in range(rows):
         total, s = zero, shift[r]
-        for j in range(WIDTH):
+        for j in range(width):
             power = logits.dtype.type(1) if plain else exp(logits[r, j] - s)
             weight = raw[r, j] * power if logits[r, j] > -np.inf else zero
             logits[r, j] = weight
@@ -76,39 +68,52 @@ def proportional_weights(
         added[r] = total
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def softmax_logits(raw: Any, rows: int, logits: Any) -> None:
     """Logits, before bias and masks, of raw scores."""
-    tile_function()
+    noinline()
+    width = raw.shape[1]
     for r in range(rows):
-        for j in range(WIDTH):
+        for j in range(width):
             logits[r, j] = raw[r, j]
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def proportional_logits(raw: Any, rows: int, logits: Any) -> None:
     """Outside its support a kernel counts as masked; NaN is inside, so that it shows."""
-    tile_function()
-    zero, masked = raw.dtype.type(0), raw.dtype.type(-np.inf)
+    noinline()
+    zero, masked, width = raw.dtype.type(0), raw.dtype.type(-np.inf), raw.shape[1]
     for r in range(rows):
-        for j in range(WIDTH):
+        for j in range(width):
             logits[r, j] = masked if raw[r, j] <= zero else zero
 
 
-@numba.njit(**INNER_OPTIONS)
-def drop(
-    b: int, i: int, rows: int, j0: int, row_key: Any, threshold: Any, scale: Any, out: Any
-) -> None:
+@device
+def keeps(row_key: Any, column: Any, threshold: Any) -> Any:
+    """Whether dropout keeps this pair: murmur3's finaliser of the pair's number."""
+    x = np.uint32(row_key ^ np.uint32(np.uint32(column) * np.uint32(0x9E3779B1)))
+    x = np.uint32(x ^ (x >> np.uint32(16)))
+    x = np.uint32(x * np.uint32(0x85EBCA6B))
+    x = np.uint32(x ^ (x >> np.uint32(13)))
+    x = np.uint32(x * np.uint32(0xC2B2AE35))
+    x = np.uint32(x ^ (x >> np.uint32(16)))
+    return (x >> np.uint32(8)) >= threshold
+
+
+@device
+def drop(dropout: Any, block: Any, out: Any) -> None:
     """Dropout on the rows of a tile."""
-    tile_function()
-    zero = out.dtype.type(0)
-    for r in range(rows):
-        row = row_key[b, i + r]
-        for j in range(WIDTH):
-            out[r, j] = out[r, j] * scale if keeps(row, j0 + j, threshold) else zero
+    noinline()
+    zero, threshold = out.dtype.type(0), np.uint32(dropout.threshold)
+    width = out.shape[1]
+    for r in range(block.rows):
+        row = np.uint32(dropout.row_key[block.b, block.i + r])
+        for j in range(width):
+            kept = keeps(row, block.j + j, threshold)
+            out[r, j] = out[r, j] * dropout.scale if kept else zero
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def softmax_slopes(
     raw: Any,
     logits: Any,
@@ -123,11 +128,11 @@ def softmax_slopes(
     `normal` holds each row's maximum and the inverse of its total; both 0 for an empty row.
     On entry `slopes` holds each weight's share: the gradient of its logit divided by the weight.
     """
-    tile_function()
-    zero, masked = raw.dtype.type(0), raw.dtype.type(-np.inf)
+    noinline()
+    zero, masked, width = raw.dtype.type(0), raw.dtype.type(-np.inf), raw.shape[1]
     for r in range(rows):
         shift, inverse = normal[r, 0], normal[r, 1]
-        for j in range(WIDTH):
+        for j in range(width):
             allowed = logits[r, j] != masked
             weight = exp(logits[r, j] - shift) * inverse
             slope = slopes[r, j] * weight if allowed else zero
@@ -137,7 +142,7 @@ def softmax_slopes(
             raw[r, j] = raw[r, j] if allowed else zero
 
 
-@numba.njit(**INNER_OPTIONS)
+@device
 def proportional_slopes(
     raw: Any,
     logits: Any,
@@ -147,11 +152,11 @@ def proportional_slopes(
     bias_slopes: Any,
     slopes: Any,
 ) -> None:
-    tile_function()
-    zero, masked = raw.dtype.type(0), raw.dtype.type(-np.inf)
+    noinline()
+    zero, masked, width = raw.dtype.type(0), raw.dtype.type(-np.inf), raw.shape[1]
     for r in range(rows):
         shift, inverse = normal[r, 0], normal[r, 1]
-        for j in range(WIDTH):
+        for j in range(width):
             allowed = logits[r, j] != masked
             power = exp(logits[r, j] - shift) * inverse
             score = raw[r, j] if allowed else zero

@@ -1,3 +1,4 @@
 """Kernels over one-dimensional keys in near-linear time: sort, then sum by cells."""
 
+from qkv.operators.sorted.offer import estimate as estimate
 from qkv.operators.sorted.offer import offer as offer

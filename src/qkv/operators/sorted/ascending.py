@@ -8,13 +8,23 @@ sorted on its own, and rows travel by way of the buckets too: few lines of memor
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from qkv.operators.sharing import share_out
+from qkv.jit.kernels import UnavailableError, warn_once
+from qkv.jit.threads import parallel_for
+from qkv.operators.sorted.buckets import (
+    GRID,
+    PORTION,
+    Bounds,
+    Table,
+    classify,
+    distribute,
+    move_from,
+    move_to,
+)
 
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.integer[Any]]
@@ -22,7 +32,6 @@ Places = npt.NDArray[np.integer[Any]]
 BUCKET = 2**15  # numbers that a bucket should have: they, and what sorts them, fit a core's cache
 MOST_BUCKETS = 2**12
 SAMPLE = 32  # numbers of the sample for each bucket
-PORTION = 2**16  # numbers that a thread takes at a time
 
 
 class Ascending(NamedTuple):
@@ -36,10 +45,11 @@ class Ascending(NamedTuple):
         """Rows (n, c) that stand as the numbers were given, in ascending order of these."""
         if self.place is None:
             return rows[self.near]
+        rows = np.ascontiguousarray(rows)
         return _by_way_of_buckets(rows, self.place, self.near, np.empty_like(rows))
 
     def give_back(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Rows (n, c) in ascending order of the numbers, to where these stood; in place."""
+        """Contiguous rows (n, c) in ascending order of these, to where they stood; in place."""
         if self.place is None:
             rows[self.near] = rows.copy()
             return rows
@@ -52,31 +62,19 @@ def ascending(number: Array) -> Ascending:
     buckets = 1
     while buckets < MOST_BUCKETS and buckets * BUCKET < n:
         buckets *= 2
-    if buckets == 1:
+    # Places are int32: half the memory to move.
+    if buckets == 1 or n > np.iinfo(np.int32).max or not _can_move():
         order = np.argsort(number)
         return Ascending(number[order], order, None)
-    from qkv.operators.sorted import buckets as kernels
-
-    bounds, low, high = _bounds(number, buckets)
-    portions = -(-n // PORTION)
+    number, portions = np.ascontiguousarray(number), -(-n // PORTION)
     bucket, count = np.empty(n, np.uint16), np.zeros((portions, buckets), np.int64)
-    share_out(
-        n, PORTION, PORTION,
-        lambda start, stop: kernels.classify(
-            number, bounds, low, high, start, stop, bucket, count[start // PORTION]
-        ),
-    )  # fmt: skip
+    bounds, table = _bounds(number, buckets), Table((GRID + 1,))
+    classify(number, bounds, bucket, count, count=portions, scratch=table)
     first = np.concatenate([[0], np.cumsum(count.sum(axis=0))])
     # Portions fill each bucket one after the other.
     free = first[:-1] + np.cumsum(count, axis=0) - count
-    whole: Any = np.int32 if n <= np.iinfo(np.int32).max else np.int64  # half the memory to move
-    place, near, bucketed = np.empty(n, whole), np.empty(n, whole), np.empty(n)
-    share_out(
-        n, PORTION, PORTION,
-        lambda start, stop: kernels.distribute(
-            number, bucket, start, stop, free[start // PORTION], place, bucketed
-        ),
-    )  # fmt: skip
+    place, near, bucketed = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n)
+    distribute(number, bucket, free, place, bucketed, count=portions)
 
     def sort(begin: int, end: int) -> None:
         for start, stop in zip(first[begin:end], first[begin + 1 : end + 1], strict=True):
@@ -84,23 +82,33 @@ def ascending(number: Array) -> Ascending:
             near[start:stop] = order + start
             bucketed[start:stop] = bucketed[start:stop][order]
 
-    share_out(buckets, 1, 1, sort)
+    parallel_for(buckets, 1, 1, sort)
     return Ascending(bucketed, near, place)
+
+
+def _can_move() -> bool:
+    """Whether the compiled loops can be had; without them sorting is only slower."""
+    try:
+        for loop in (classify, distribute, move_to, move_from):
+            loop.address("float64")
+    except UnavailableError as reason:
+        warn_once(str(reason))
+        return False
+    return True
 
 
 def _by_way_of_buckets(
     rows: npt.NDArray[Any], there: Places, back: Places, found: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    from qkv.operators.sorted.buckets import move_from, move_to
-
-    bucketed = np.empty_like(rows)
-    share_out(len(rows), PORTION, PORTION, partial(move_to, rows, there, bucketed))
-    share_out(len(rows), PORTION, PORTION, partial(move_from, bucketed, back, found))
+    """Rows of numbers of 8 bytes; `found` may be `rows`."""
+    bucketed = np.empty(rows.shape, np.int64)
+    move_to(rows.view(np.int64), there, bucketed, count=len(rows), grain=PORTION)
+    move_from(bucketed, back, found.view(np.int64), count=len(rows), grain=PORTION)
     return found
 
 
-def _bounds(number: Array, buckets: int) -> tuple[Array, float, float]:
+def _bounds(number: Array, buckets: int) -> Bounds:
     """The lower bounds of all buckets but the first; and from where to where most numbers lie."""
     sample = np.sort(number[:: max(1, number.size // (SAMPLE * buckets))])
     low, high = sample[sample.size // 64], sample[-1 - sample.size // 64]
-    return sample[np.arange(1, buckets) * sample.size // buckets], float(low), float(high)
+    return Bounds(sample[np.arange(1, buckets) * sample.size // buckets], float(low), float(high))

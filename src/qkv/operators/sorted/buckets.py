@@ -1,51 +1,66 @@
-"""Numbers to the buckets between bounds, and rows from one place to another.
-
-A file of kernels calls no function of another file: Numba would not see that one change.
-"""
+"""Numbers to the buckets between bounds, and rows from one place to another."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
-from qkv.operators.fused.cache import kernel_cache
+from qkv.jit import device_in_order, kernel_in_order
+from qkv.jit.signature import Double1, Int1, Int2, Int32_1, PerThread, UInt16_1
 
+PORTION = 2**16  # numbers that a thread takes at a time
 GRID = 2**12  # steps that say about where a number goes
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+class Bounds(NamedTuple):
+    """Between which bounds buckets lie, and between which numbers a grid tells them apart."""
+
+    bound: Double1  # (buckets - 1,): the lower bounds of all buckets but the first
+    low: float
+    high: float
 
 
-def _classify(
-    number: Any, bounds: Any, low: float, high: float, start: int, stop: int, bucket: Any,
-    count: Any,
+class Table(NamedTuple):
+    """How many bounds lie before each step of the grid; a thread's buffer."""
+
+    before: Int1  # (GRID + 1,)
+
+
+@kernel_in_order
+def classify(
+    start: int, stop: int, number: Double1, bounds: Bounds, bucket: UInt16_1, count: Int2,
+    table: PerThread[Table],
 ) -> None:  # fmt: skip
-    """The bucket of each number from `start` to `stop`, and how many each bucket gets.
+    """The bucket of each number, and how many each bucket gets of each portion of them.
 
     A grid from `low` to `high` says which bounds lie in each of its steps; only among them must be
     searched. It need not hold all numbers: one that is far away would make its steps too wide.
     """
-    steps = GRID / (high - low) if high > low else 0.0
-    table = np.zeros(GRID + 1, np.int64)
-    for bound in bounds:
-        table[_step(bound, low, steps) + 1] += 1
+    low = bounds.low
+    steps = GRID / (bounds.high - low) if bounds.high > low else 0.0
+    before = table.before
+    for step in range(GRID + 1):
+        before[step] = 0
+    for i in range(bounds.bound.size):
+        before[_step(bounds.bound[i], low, steps) + 1] += 1
     for step in range(GRID):
-        table[step + 1] += table[step]
-    for i in range(start, stop):
-        step = _step(number[i], low, steps)
-        found, end = table[step], table[step + 1]
-        while found < end:
-            middle = (found + end) // 2
-            if number[i] >= bounds[middle]:
-                found = middle + 1
-            else:
-                end = middle
-        bucket[i] = found
-        count[found] += 1
+        before[step + 1] += before[step]
+    for portion in range(start, stop):
+        for i in range(portion * PORTION, min((portion + 1) * PORTION, number.size)):
+            step = _step(number[i], low, steps)
+            found, end = before[step], before[step + 1]
+            while found < end:
+                middle = (found + end) // 2
+                if number[i] >= bounds.bound[middle]:
+                    found = middle + 1
+                else:
+                    end = middle
+            bucket[i] = found
+            count[portion, found] += 1
 
 
-@numba.njit(**_OPTIONS)
+@device_in_order
 def _step(number: float, low: float, steps: float) -> Any:
     place = (number - low) * steps
     if not place > 0.0:  # nor a number: where the grid is too wide for floats
@@ -53,30 +68,30 @@ def _step(number: float, low: float, steps: float) -> Any:
     return np.int64(min(place, GRID - 1.0))
 
 
-def _distribute(
-    number: Any, bucket: Any, start: int, stop: int, free: Any, place: Any, bucketed: Any
-) -> None:
-    """Put each number from `start` to `stop` to the next free place of its bucket."""
-    for i in range(start, stop):
-        at = free[bucket[i]]
-        free[bucket[i]] = at + 1
-        place[i], bucketed[at] = at, number[i]
+@kernel_in_order
+def distribute(
+    start: int, stop: int, number: Double1, bucket: UInt16_1, free: Int2, place: Int32_1,
+    bucketed: Double1,
+) -> None:  # fmt: skip
+    """Put each number to the next place of its bucket that is free for its portion."""
+    for portion in range(start, stop):
+        for i in range(portion * PORTION, min((portion + 1) * PORTION, number.size)):
+            at = free[portion, bucket[i]]
+            free[portion, bucket[i]] = at + 1
+            place[i], bucketed[at] = at, number[i]
 
 
-def _move_to(rows: Any, place: Any, moved: Any, start: int, stop: int) -> None:
+@kernel_in_order
+def move_to(start: int, stop: int, rows: Int2, place: Int32_1, moved: Int2) -> None:
+    """Put row i to place i, whatever its words mean."""
     for i in range(start, stop):
         for c in range(rows.shape[1]):
             moved[place[i], c] = rows[i, c]
 
 
-def _move_from(rows: Any, place: Any, moved: Any, start: int, stop: int) -> None:
+@kernel_in_order
+def move_from(start: int, stop: int, rows: Int2, place: Int32_1, moved: Int2) -> None:
+    """Take row i from place i, whatever its words mean."""
     for i in range(start, stop):
         for c in range(rows.shape[1]):
             moved[i, c] = rows[place[i], c]
-
-
-with kernel_cache():
-    classify = numba.njit(cache=True, **_OPTIONS)(_classify)
-    distribute = numba.njit(cache=True, **_OPTIONS)(_distribute)
-    move_to = numba.njit(cache=True, **_OPTIONS)(_move_to)
-    move_from = numba.njit(cache=True, **_OPTIONS)(_move_from)

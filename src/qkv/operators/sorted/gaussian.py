@@ -9,19 +9,19 @@ Cells are half a bandwidth wide, |t| ≤ 1/4. With 24 terms every key within 8 b
 relative error below 2e-15; those beyond weigh so little against the nearest key, if that lies
 within `FAR`, that their larger error is lost in rounding. Queries further away sum their windows
 directly. A window ends where all that lies beyond weighs less than 2⁻⁵³ of the nearest key.
-
-A file of kernels calls no function of another file: Numba would not see that one change.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
-from qkv.operators.fused.cache import kernel_cache
+from qkv.jit import device_in_order, kernel_in_order
+from qkv.jit.builtins import exp
+from qkv.jit.signature import Double1, Double2, Double3, Int1, PerThread
+from qkv.operators.sorted.operands import Answers, SortedKeys, count_up_to, write_answer
 
 TERMS = 24
 CELL = 0.5  # a cell's width, in bandwidths
@@ -30,65 +30,89 @@ FEW = 4  # keys of a cell that are summed directly
 LANES = 8  # powers that are formed together
 BLOCK = 16  # queries that go through a cell together
 SPAN = 8.0  # bandwidths that they may lie apart; windows are twice as wide, so they are shared
-_LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 6.93147180369123816e-01, 1.90821492927058770e-10
 _FACTORIAL = np.array([1.0 / math.factorial(j) for j in range(TERMS)])
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+class Window(NamedTuple):
+    """How far a query looks."""
+
+    h: float  # the bandwidth
+    margin: float  # keys that weigh less than exp(-margin) of the nearest are out of sight
 
 
-@numba.njit(**_OPTIONS)
-def _exp_into(x: Any, out: Any, rest: Any, bits: Any, powers: Any) -> None:
-    """out = exp(x) for a block of x ≤ 0; `powers` is `bits` read as floats. No call to libm."""
-    for q in range(BLOCK):
-        clamped = max(x[q], -708.0)
-        n = np.floor(clamped * _LOG2E + 0.5)
-        rest[q] = clamped - n * _LN2_HIGH - n * _LN2_LOW
-        out[q] = 1.0 / 6227020800.0
-        bits[q] = (np.int64(n) + 1023) << 52
-    for j in range(12, -1, -1):
-        coefficient = _FACTORIAL[j]
-        for q in range(BLOCK):
-            out[q] = out[q] * rest[q] + coefficient
-    for q in range(BLOCK):
-        out[q] = out[q] * powers[q] if x[q] > -708.0 else 0.0
+class Cells(NamedTuple):
+    """Runs of keys within half a bandwidth."""
+
+    first: Int1  # (cells + 1,): the first key of each, and the end of the last
+    of_key: Int1  # (m,): the cell of each key
+    centre: Double1  # (cells,)
+    moments: Double3  # (cells, 1 + columns, TERMS): Σ w v exp(−t²/2) tʲ/j!, v₀ = 1
 
 
-@numba.njit(**_OPTIONS)
-def _cells(keys: Any, h: float) -> Any:
-    """Where each run of keys of one cell begins, and the cell of each key."""
-    n = keys.size
-    first = np.empty(n + 1, np.int64)
-    cell_of = np.empty(n, np.int64)
-    count, previous = 0, -1.0
-    for i in range(n):
-        place = np.floor((keys[i] - keys[0]) / h / CELL)
-        if i == 0 or place != previous:
-            first[count] = i
-            count += 1
-            previous = place
-        cell_of[i] = count - 1
-    first[count] = n
-    return first[: count + 1], cell_of
+class FillScratch(NamedTuple):
+    """A thread's buffers for `fill`."""
+
+    powers: Double1  # (LANES,)
 
 
-@numba.njit(**_OPTIONS)
-def _fill(
-    keys: Any, weights: Any, values: Any, h: float, prepared: Any, begin: int, end: int
+class PoolScratch(NamedTuple):
+    """A thread's buffers for `pool`: a block of queries, of which there may be fewer."""
+
+    x: Double1  # (BLOCK,): the queries; the last stands in for those that are missing
+    after: Int1  # (BLOCK,): the first key beyond each
+    peak: Double1  # (BLOCK,): minus the log of the nearest key's weight
+    s: Double1  # (BLOCK,): the distance from a cell's centre, in bandwidths
+    factor: Double1  # (BLOCK,)
+    sums: Double2  # (1 + columns, BLOCK), in units of the nearest key's weight
+    own: Double1  # (1 + columns,): those of one query
+
+
+def scratch_shapes(columns: int) -> PoolScratch:
+    """The shapes of the buffers for values of so many columns."""
+    block = (BLOCK,)
+    return PoolScratch(
+        x=block, after=block, peak=block, s=block, factor=block,
+        sums=(1 + columns, BLOCK), own=(1 + columns,),
+    )  # fmt: skip
+
+
+@kernel_in_order
+def find_cells(
+    start: int, stop: int, key: Double1, h: float, first: Int1, of_key: Int1, count: Int1
 ) -> None:
-    """The centres and polynomials of the cells from `begin` to `end`."""
-    first, _, centres, moments = prepared
-    columns = values.shape[1]
-    powers = np.empty(LANES)
-    for cell in range(begin, end):
-        start, stop = first[cell], first[cell + 1]
+    """Where each run of keys of one cell begins, and the cell of each key; in one piece."""
+    found, previous = 0, -1.0
+    for i in range(key.size):
+        place = np.floor((key[i] - key[0]) / h / CELL)
+        if i == 0 or place != previous:
+            first[found] = i
+            found += 1
+            previous = place
+        of_key[i] = found - 1
+    first[found] = key.size
+    count[0] = found
+
+
+@kernel_in_order
+def fill(
+    start: int, stop: int, keys: SortedKeys, h: float, cells: Cells,
+    scratch: PerThread[FillScratch],
+) -> None:  # fmt: skip
+    """The centres and polynomials of cells."""
+    moments, powers = cells.moments, scratch.powers
+    for cell in range(start, stop):
+        begin, end = cells.first[cell], cells.first[cell + 1]
         # Any number amid the keys will do: differences from it are as good as those of keys.
-        centres[cell] = keys[start] + 0.5 * (keys[stop - 1] - keys[start])
-        moments[cell] = 0.0
-        if stop - start <= FEW:
+        centre = keys.key[begin] + 0.5 * (keys.key[end - 1] - keys.key[begin])
+        cells.centre[cell] = centre
+        if end - begin <= FEW:
             continue
-        for i in range(start, stop):
-            t = (keys[i] - centres[cell]) / h
-            power = weights[i] * math.exp(-0.5 * t * t)
+        for c in range(moments.shape[1]):
+            for j in range(TERMS):
+                moments[cell, c, j] = 0.0
+        for i in range(begin, end):
+            t = (keys.key[i] - centre) / h
+            power = keys.weight[i] * exp(-0.5 * t * t)
             for lane in range(LANES):
                 powers[lane] = power
                 power *= t
@@ -97,19 +121,80 @@ def _fill(
             for block in range(0, TERMS, LANES):
                 for lane in range(LANES):
                     moments[cell, 0, block + lane] += powers[lane]
-                for c in range(columns):
-                    value = values[i, c]
+                for c in range(keys.value.shape[1]):
+                    value = keys.value[i, c]
                     for lane in range(LANES):
                         moments[cell, 1 + c, block + lane] += powers[lane] * value
                 for lane in range(LANES):
                     powers[lane] *= stride
-        for c in range(1 + columns):
+        for c in range(moments.shape[1]):
             for j in range(TERMS):
                 moments[cell, c, j] *= _FACTORIAL[j]
 
 
-@numba.njit(**_OPTIONS)
-def _nearest(keys: Any, x: float, after: int, skip: int) -> Any:
+@kernel_in_order
+def pool(
+    start: int, stop: int, query: Double1, itself: int, keys: SortedKeys, window: Window,
+    cells: Cells, answers: Answers, scratch: PerThread[PoolScratch],
+) -> None:  # fmt: skip
+    """Answer sorted queries; if `itself` ≥ 0, query i leaves out a copy of key `itself` + i."""
+    own = scratch.own
+    i, after = start, count_up_to(keys.key, query[start])
+    while i < stop:
+        size, after, furthest = _gather(i, stop, after, query, keys.key, window.h, scratch)
+        if size > 0:
+            _through_cells(size, furthest, keys, window, cells, scratch)
+        for q in range(max(size, 1)):
+            key = itself + i + q if itself >= 0 else -1
+            taken = min(keys.weight[key], 1.0) if itself >= 0 else 0.0
+            log_scale, direct = 0.0, size == 0
+            if not direct:
+                log_scale = -scratch.peak[q]
+                for c in range(own.size):
+                    own[c] = scratch.sums[c, q]
+                if itself >= 0:
+                    # The key itself is exp(0); what is left must not be a difference of equals.
+                    own[0] -= taken
+                    for c in range(keys.value.shape[1]):
+                        own[1 + c] -= taken * keys.value[key, c]
+                    direct = own[0] < 0.5 * taken
+            if direct:
+                beyond = after if size == 0 else scratch.after[q]
+                rest = keys.weight[key] - taken if itself >= 0 else 1.0
+                log_scale = _direct(query[i + q], beyond, key, rest, keys, window, own)
+            write_answer(i + q, own, log_scale, keys, answers)
+        i += max(size, 1)
+
+
+@device_in_order
+def _gather(
+    start: int, stop: int, after: int, query: Any, key: Any, h: float, block: Any
+) -> Any:  # fmt: skip
+    """Fill a block with queries from `start` on that lie near each other and near keys.
+
+    Gives their number; the first key beyond the last of them, or beyond the query that is too far
+    away; and how far the furthest is from its nearest key, in bandwidths.
+    """
+    size, furthest = 0, 0.0
+    while start + size < stop and size < BLOCK:
+        x = query[start + size]
+        if (x - query[start]) / h > SPAN:
+            break
+        while after < key.size and key[after] <= x:
+            after += 1
+        near = _nearest(key, x, after, -1) / h
+        if near > FAR:
+            break
+        block.x[size], block.after[size], block.peak[size] = x, after, 0.5 * near * near
+        furthest = max(furthest, near)
+        size += 1
+    for q in range(size if size > 0 else BLOCK, BLOCK):
+        block.x[q], block.peak[q] = block.x[size - 1], block.peak[size - 1]
+    return size, after, furthest
+
+
+@device_in_order
+def _nearest(key: Any, x: float, after: int, skip: int) -> Any:
     """The distance to the nearest key but `skip`; `after` is the first key beyond x."""
     left, right = after - 1, after
     if left == skip:
@@ -118,174 +203,90 @@ def _nearest(keys: Any, x: float, after: int, skip: int) -> Any:
         right += 1
     near = np.inf
     if left >= 0:
-        near = x - keys[left]
-    if right < keys.size:
-        near = min(near, keys[right] - x)
+        near = x - key[left]
+    if right < key.size:
+        near = min(near, key[right] - x)
     return near
 
 
-@numba.njit(**_OPTIONS)
-def _direct(
-    keys: Any,
-    weights: Any,
-    values: Any,
-    h: float,
-    x: float,
-    after: int,
-    own: int,
-    rest: float,
-    margin: float,
-    sums: Any,
-) -> float:
-    """The window's sums, term by term, key `own` with the weight `rest`; the log of their scale."""
-    near = _nearest(keys, x, after, own if rest == 0.0 else -1) / h
-    reach = math.sqrt(near * near + 2.0 * margin)
-    sums[:] = 0.0
-    for step in (-1, 1):
-        i = after - 1 if step < 0 else after
-        while 0 <= i < keys.size:
-            u = abs(x - keys[i]) / h
-            if u > reach:
-                break
-            # The difference of squares as a product: far away the squares alone overflow.
-            weight = rest if i == own else weights[i]
-            weight *= math.exp(-0.5 * max(u - near, 0.0) * (u + near))
-            sums[0] += weight
-            for c in range(values.shape[1]):
-                sums[1 + c] += weight * values[i, c]
-            i += step
-    return -0.5 * near * near  # type: ignore[no-any-return]
-
-
-@numba.njit(**_OPTIONS)
+@device_in_order
 def _through_cells(
-    queries: Any,
-    a: int,
-    b: int,
-    keys: Any,
-    weights: Any,
-    values: Any,
-    h: float,
-    reach: float,
-    peak: Any,
-    begin: int,
-    first: Any,
-    cell_of: Any,
-    centres: Any,
-    moments: Any,
-    sums: Any,
-    work: Any,
-    bits: Any,
-    powers: Any,
+    size: int, furthest: float, keys: Any, window: Any, cells: Any, block: Any
 ) -> None:
-    """Add to `sums` (1 + columns, BLOCK) what the cells say to the queries a to b."""
-    columns = values.shape[1]
-    s, logit, factor, total = work[0], work[1], work[2], work[3]
-    sums[:] = 0.0
+    """Sum up what all cells in sight say to the queries of a block."""
+    h = window.h
+    reach = math.sqrt(furthest * furthest + 2.0 * window.margin)
+    for c in range(block.sums.shape[0]):
+        for q in range(BLOCK):
+            block.sums[c, q] = 0.0
+    begin = cells.of_key[min(max(block.after[0] - 1, 0), keys.key.size - 1)]
     for step in (-1, 1):
-        cell = cell_of[begin] if step < 0 else cell_of[begin] + 1
-        while 0 <= cell < centres.size:
-            start, stop = first[cell], first[cell + 1]
-            if step < 0 and (queries[a] - keys[stop - 1]) / h > reach:
+        cell = begin if step < 0 else begin + 1
+        while 0 <= cell < cells.centre.size:
+            start, stop = cells.first[cell], cells.first[cell + 1]
+            if step < 0 and (block.x[0] - keys.key[stop - 1]) / h > reach:
                 break
-            if step > 0 and (keys[start] - queries[b - 1]) / h > reach:
+            if step > 0 and (keys.key[start] - block.x[size - 1]) / h > reach:
                 break
             if stop - start > FEW:
-                for q in range(BLOCK):
-                    s[q] = (queries[min(a + q, b - 1)] - centres[cell]) / h
-                    logit[q] = -0.5 * s[q] * s[q] + peak[q]
-                _exp_into(logit, factor, work[4], bits, powers)
-                for c in range(1 + columns):
-                    total[:] = 0.0
-                    for j in range(TERMS - 1, -1, -1):
-                        moment = moments[cell, c, j]
-                        for q in range(BLOCK):
-                            total[q] = total[q] * s[q] + moment
-                    for q in range(BLOCK):
-                        sums[c, q] += factor[q] * total[q]
+                _by_polynomial(cell, h, cells, block)
             else:
                 for i in range(start, stop):
-                    for q in range(BLOCK):
-                        u = (queries[min(a + q, b - 1)] - keys[i]) / h
-                        logit[q] = min(-0.5 * u * u + peak[q], 0.0)
-                    _exp_into(logit, factor, work[4], bits, powers)
-                    for q in range(BLOCK):
-                        sums[0, q] += factor[q] * weights[i]
-                    for c in range(columns):
-                        product = weights[i] * values[i, c]
-                        for q in range(BLOCK):
-                            sums[1 + c, q] += factor[q] * product
+                    _by_key(i, h, keys, block)
             cell += step
 
 
-@numba.njit(**_OPTIONS)
-def _pool(
-    queries: Any, start: int, stop: int, keys: Any, weights: Any, values: Any, h: float,
-    margin: float, others: bool, prepared: Any, answer: Any, log_total: Any,
-) -> None:  # fmt: skip
-    """Answers to sorted queries from `start` to `stop`; with `others`, i leaves a copy of i out."""
-    first, cell_of, centres, moments = prepared
-    columns, n = values.shape[1], keys.size
-    sums, own = np.empty((1 + columns, BLOCK)), np.empty(1 + columns)
-    work, bits, peak = np.empty((5, BLOCK)), np.empty(BLOCK, np.int64), np.empty(BLOCK)
-    powers = bits.view(np.float64)
-    after_of = np.empty(BLOCK, np.int64)
-    a, after = start, np.searchsorted(keys, queries[start], side="right")
-    while a < stop:
-        b, furthest = a, 0.0
-        while b < stop and b < a + BLOCK and (queries[b] - queries[a]) / h <= SPAN:
-            while after < n and keys[after] <= queries[b]:
-                after += 1
-            near = _nearest(keys, queries[b], after, -1) / h
-            if near > FAR:
+@device_in_order
+def _by_polynomial(cell: int, h: float, cells: Any, block: Any) -> None:
+    """Add what a cell says to each query of a block."""
+    s, factor, moments = block.s, block.factor, cells.moments
+    for q in range(BLOCK):
+        s[q] = (block.x[q] - cells.centre[cell]) / h
+        factor[q] = exp(-0.5 * s[q] * s[q] + block.peak[q])
+    for c in range(block.sums.shape[0]):
+        # LLVM unrolls the inner loop, and turns the outer one into vectors.
+        for q in range(BLOCK):
+            total = 0.0
+            for j in range(TERMS - 1, -1, -1):
+                total = total * s[q] + moments[cell, c, j]
+            block.sums[c, q] += factor[q] * total
+
+
+@device_in_order
+def _by_key(i: int, h: float, keys: Any, block: Any) -> None:
+    """Add what a key says to each query of a block."""
+    factor = block.factor
+    for q in range(BLOCK):
+        u = (block.x[q] - keys.key[i]) / h
+        factor[q] = exp(min(-0.5 * u * u + block.peak[q], 0.0))
+    for q in range(BLOCK):
+        block.sums[0, q] += factor[q] * keys.weight[i]
+    for c in range(keys.value.shape[1]):
+        product = keys.weight[i] * keys.value[i, c]
+        for q in range(BLOCK):
+            block.sums[1 + c, q] += factor[q] * product
+
+
+@device_in_order
+def _direct(
+    x: float, after: int, own: int, rest: float, keys: Any, window: Any, sums: Any
+) -> Any:  # fmt: skip
+    """The window's sums, term by term, key `own` with the weight `rest`; the log of their scale."""
+    near = _nearest(keys.key, x, after, own if rest == 0.0 else -1) / window.h
+    reach = math.sqrt(near * near + 2.0 * window.margin)
+    for c in range(sums.size):
+        sums[c] = 0.0
+    for step in (-1, 1):
+        i = after - 1 if step < 0 else after
+        while 0 <= i < keys.key.size:
+            u = abs(x - keys.key[i]) / window.h
+            if u > reach:
                 break
-            after_of[b - a], peak[b - a] = after, 0.5 * near * near
-            furthest = max(furthest, near)
-            b += 1
-        if b > a:
-            peak[b - a :] = peak[b - a - 1]
-            reach = math.sqrt(furthest * furthest + 2.0 * margin)
-            begin = min(max(after_of[0] - 1, 0), n - 1)
-            _through_cells(
-                queries, a, b, keys, weights, values, h, reach, peak, begin,
-                first, cell_of, centres, moments, sums, work, bits, powers,
-            )  # fmt: skip
-        for i in range(a, max(b, a + 1)):
-            scale, direct, taken = 0.0, b == a, min(weights[i], 1.0) if others else 0.0
-            if not direct:
-                scale = -peak[i - a]
-                own[:] = sums[:, i - a]
-                if others:
-                    # The key itself is exp(0); what is left must not be a difference of equals.
-                    own[0] -= taken
-                    for c in range(columns):
-                        own[1 + c] -= taken * values[i, c]
-                    direct = own[0] < 0.5 * taken
-            if direct:
-                place = after if b == a else after_of[i - a]
-                itself, rest = (i, weights[i] - taken) if others else (-1, 1.0)
-                scale = _direct(
-                    keys, weights, values, h, queries[i], place, itself, rest, margin, own
-                )
-            if own[0] > 0.0:
-                log_total[i] = math.log(own[0]) + scale
-                for c in range(columns):
-                    answer[i, c] = own[1 + c] / own[0]
-            else:
-                log_total[i] = -np.inf
-                answer[i] = 0.0
-        a = max(b, a + 1)
-
-
-@numba.njit(**_OPTIONS)
-def _prepare(keys: Any, values: Any, h: float) -> Any:
-    """The cells: where each begins, that of each key; and room for centres and polynomials."""
-    first, cell_of = _cells(keys, h)
-    count = first.size - 1
-    return first, cell_of, np.empty(count), np.empty((count, 1 + values.shape[1], TERMS))
-
-
-with kernel_cache():
-    prepare = numba.njit(cache=True, **_OPTIONS)(_prepare.py_func)
-    fill = numba.njit(cache=True, **_OPTIONS)(_fill.py_func)
-    pool = numba.njit(cache=True, **_OPTIONS)(_pool.py_func)
+            # The difference of squares as a product: far away the squares alone overflow.
+            weight = rest if i == own else keys.weight[i]
+            weight *= exp(-0.5 * max(u - near, 0.0) * (u + near))
+            sums[0] += weight
+            for c in range(keys.value.shape[1]):
+                sums[1 + c] += weight * keys.value[i, c]
+            i += step
+    return -0.5 * near * near

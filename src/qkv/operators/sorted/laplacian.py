@@ -2,81 +2,69 @@
 
 With kᵢ ≤ x, exp(−(x − kⱼ)/h) = exp(−(x − kᵢ)/h) · exp(−(kᵢ − kⱼ)/h), so the sum over all keys to
 the left of x is that up to the last of them, faded by its distance. Nothing is ever subtracted.
-
-A file of kernels calls no function of another file: Numba would not see that one change.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from qkv.operators.fused.cache import kernel_cache
+from qkv.jit import kernel_in_order
+from qkv.jit.builtins import exp
+from qkv.jit.signature import Double1, Double3, PerThread
+from qkv.operators.sorted.operands import Answers, SortedKeys, count_up_to, write_answer
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+class Scratch(NamedTuple):
+    """A thread's buffers."""
+
+    sums: Double1  # (1 + columns,)
 
 
-def _prepare(keys: Any, weights: Any, values: Any, h: float) -> Any:
-    """Sums (n, 1 + columns) over the keys up to each from the left, and from the right."""
-    n, columns = values.shape
-    left, right = np.empty((n, 1 + columns)), np.empty((n, 1 + columns))
-    for i in range(n):
-        j = n - 1 - i
-        fade_left = math.exp(-(keys[i] - keys[i - 1]) / h) if i > 0 else 0.0
-        fade_right = math.exp(-(keys[j + 1] - keys[j]) / h) if i > 0 else 0.0
+@kernel_in_order
+def scan(start: int, stop: int, keys: SortedKeys, h: float, scans: Double3) -> None:
+    """Sums (2, m, 1 + columns) over the keys up to each: from the left, and from the right."""
+    m, columns = keys.value.shape
+    for side in range(start, stop):
+        step = 1 if side == 0 else -1
+        i = 0 if side == 0 else m - 1
         for c in range(1 + columns):
-            own_left = weights[i] * (values[i, c - 1] if c > 0 else 1.0)
-            own_right = weights[j] * (values[j, c - 1] if c > 0 else 1.0)
-            left[i, c] = own_left + (left[i - 1, c] * fade_left if i > 0 else 0.0)
-            right[j, c] = own_right + (right[j + 1, c] * fade_right if i > 0 else 0.0)
-    return left, right
+            scans[side, i, c] = keys.weight[i] * (keys.value[i, c - 1] if c > 0 else 1.0)
+        for _ in range(m - 1):
+            i += step
+            fade = exp(-abs(keys.key[i] - keys.key[i - step]) / h)
+            for c in range(1 + columns):
+                own = keys.weight[i] * (keys.value[i, c - 1] if c > 0 else 1.0)
+                scans[side, i, c] = own + scans[side, i - step, c] * fade
 
 
-def _pool(
-    queries: Any,
-    start: int,
-    stop: int,
-    keys: Any,
-    weights: Any,
-    values: Any,
-    h: float,
-    others: bool,
-    prepared: Any,
-    answer: Any,
-    log_total: Any,
-) -> None:
-    """Answers to sorted queries from `start` to `stop`; with `others`, i leaves a copy of i out."""
-    left, right = prepared
-    n, columns = values.shape
-    place = np.searchsorted(keys, queries[start], side="right")
+@kernel_in_order
+def pool(
+    start: int, stop: int, query: Double1, itself: int, keys: SortedKeys, h: float,
+    scans: Double3, answers: Answers, scratch: PerThread[Scratch],
+) -> None:  # fmt: skip
+    """Answer sorted queries; if `itself` ≥ 0, query i leaves out a copy of key `itself` + i."""
+    m, columns = keys.value.shape
+    sums = scratch.sums
+    place = count_up_to(keys.key, query[start])
     for i in range(start, stop):
-        x = queries[i]
-        while place < n and keys[place] <= x:
+        x, own = query[i], itself + i
+        while place < m and keys.key[place] <= x:
             place += 1
-        last, after = (i - 1, i + 1) if others else (place - 1, place)
-        to_left = (x - keys[last]) / h if last >= 0 else np.inf
-        to_right = (keys[after] - x) / h if after < n else np.inf
-        rest = max(weights[i] - 1.0, 0.0) if others else 0.0  # what is left of the key itself
+        last, after, rest = place - 1, place, 0.0
+        if itself >= 0:  # `rest` is what is left of the key itself
+            last, after, rest = own - 1, own + 1, max(keys.weight[own] - 1.0, 0.0)
+        to_left = (x - keys.key[last]) / h if last >= 0 else np.inf
+        to_right = (keys.key[after] - x) / h if after < m else np.inf
         near = 0.0 if rest > 0.0 else min(to_left, to_right)
-        if near == np.inf:
-            log_total[i] = -np.inf
-            answer[i] = 0.0
-            continue
-        fade_left = math.exp(near - to_left) if last >= 0 else 0.0
-        fade_right = math.exp(near - to_right) if after < n else 0.0
-        last, after = max(last, 0), min(after, n - 1)  # where there is none it fades to 0
-        total = left[last, 0] * fade_left + right[after, 0] * fade_right + rest
-        log_total[i] = math.log(total) - near
-        for c in range(columns):
-            found = left[last, 1 + c] * fade_left + right[after, 1 + c] * fade_right
-            if rest > 0.0:
-                found += rest * values[i, c]
-            answer[i, c] = found / total
-
-
-with kernel_cache():
-    prepare = numba.njit(cache=True, **_OPTIONS)(_prepare)
-    pool = numba.njit(cache=True, **_OPTIONS)(_pool)
+        fade_left = exp(near - to_left) if last >= 0 else 0.0
+        fade_right = exp(near - to_right) if after < m else 0.0
+        last, after = max(last, 0), min(after, m - 1)  # where there is none it fades to 0
+        for c in range(1 + columns):
+            sums[c] = scans[0, last, c] * fade_left + scans[1, after, c] * fade_right
+        if rest > 0.0:
+            sums[0] += rest
+            for c in range(columns):
+                sums[1 + c] += rest * keys.value[own, c]
+        write_answer(i, sums, -near, keys, answers)

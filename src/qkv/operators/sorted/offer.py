@@ -7,9 +7,10 @@ import math
 import numpy as np
 import torch
 
+from qkv import cost
 from qkv.looking import may_look
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.sorted.line import Array, Line
+from qkv.operators.sorted.line import Array, Line, failure
 from qkv.problem import Problem
 from qkv.similarity.base import SortedForm
 
@@ -19,6 +20,9 @@ def offer(problem: Problem) -> Offer | str:
     form = problem.similarity.as_sorted(problem.key)
     if isinstance(form, str):
         return form
+    reason = failure(form.kernel)
+    if reason is not None:
+        return reason
     if problem.key.shape[-1] != 1:
         return f"keys of {problem.key.shape[-1]} dimensions have no order"
     if problem.query.device.type != "cpu":
@@ -35,6 +39,11 @@ def offer(problem: Problem) -> Offer | str:
     if not all(np.isfinite(tensor.detach().double().numpy()).all() for tensor in tokens):
         return "what is not finite would spoil the sums of its neighbours"
     return Offer(run=lambda: answer(problem, form), cost=lambda: _cost(problem))
+
+
+def estimate(problem: Problem) -> float:
+    """Seconds: near-linear in tokens."""
+    return cost.seconds(problem, "sorted", "any")
 
 
 def _cost(problem: Problem) -> Cost:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,6 +72,22 @@ def run(task: Task, count: int) -> None:
         _run_in_pool(task, count)
     else:
         _run_in_team(parallel, task, count)
+
+
+def parallel_for(count: int, most: int, least: int, run_part: Callable[[int, int], None]) -> None:
+    """Call `run_part(start, stop)` for all of `count` places, `least` to `most` at a time."""
+    if count == 0:
+        return
+    available = torch.get_num_threads()
+    size = min(most, max(least, -(-count // available)))
+    starts = itertools.count(0, size)
+
+    def task() -> None:
+        # Drawing a number is one step under the interpreter's lock, so threads share it.
+        while (start := next(starts)) < count:
+            run_part(start, min(start + size, count))
+
+    run(task, min(available, -(-count // size)))
 
 
 def run_native(function: Callable[[int], None], data: int, count: int, held: object) -> None:

@@ -1,4 +1,9 @@
-"""Where compiled kernels are kept between processes."""
+"""Where machine code is kept between processes, and what is trusted of it.
+
+A file names the function, the type and the processor, and a key of all else that its code depends
+on. It counts if its checksum is right, if it says inside that it is what it is called, and if only
+its owner, we ourselves, may write to it.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +17,14 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
+#: Code that came with the package, compiled for some levels of x86-64.
+PREBUILT = PACKAGE / "prebuilt"
 
 _CHECKSUM = hashlib.sha256().digest_size
 
 
-@cache
-def source_digest() -> str:
-    """A digest of the package's sources.
-
-    A directory per digest makes a stale kernel impossible. Numba, which keeps those of other
-    packages in here, looks only at the file of the kernel itself, not at those of what it calls.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(PACKAGE.glob("*.py")):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def _candidates() -> Iterator[Path]:
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    chosen = os.environ.get("QKV_CACHE_DIR")
     if chosen:
         yield Path(chosen)
     yield PACKAGE / "__pycache__"
@@ -45,7 +38,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _usable(directory: Path) -> bool:
-    """Whether we can write here, and nobody else could have: kernels are loaded as they are."""
+    """Whether we can write here, and nobody else could have: code is loaded as it is."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -67,50 +60,54 @@ def _ours_alone(status: os.stat_result) -> bool:
 def directory() -> Path:
     """The first directory we may write to; made for this process alone if there is none."""
     for candidate in _candidates():
-        if _usable(candidate) and _usable(candidate / f"kernels-{source_digest()}"):
-            return candidate / f"kernels-{source_digest()}"
+        if _usable(candidate) and _usable(candidate / "kernels"):
+            return candidate / "kernels"
     return Path(tempfile.mkdtemp(prefix="qkv-"))
 
 
-def file(name: str, *depends: str) -> Path:
-    """Where the machine code of this name is kept, for all else that it depends on."""
+def file_name(function: str, cpu: str, *depends: str) -> str:
+    """What the code of a function for a processor is called, for all else that it depends on."""
     key = hashlib.sha256("\0".join(depends).encode()).hexdigest()[:16]
-    return directory() / f"{name}-{key}.code"
+    return f"{function}-{cpu}-{key}.code"
 
 
 def read(path: Path) -> bytes | None:
-    """The machine code in a file that we wrote whole and that nobody else could write to."""
+    """The code in a file that we wrote whole, under this name, and nobody else could write to."""
     try:
         with path.open("rb") as opened:
             if not _ours_alone(os.fstat(opened.fileno())):
                 return None
-            checksum, code = opened.read(_CHECKSUM), opened.read()
+            return _checked(opened.read(), path.name)
     except OSError:
         return None
-    return code if hashlib.sha256(code).digest() == checksum else None
+
+
+def read_prebuilt(level: str, name: str) -> bytes | None:
+    """Code that came with the package; it is trusted as the package's own modules are."""
+    try:
+        return _checked((PREBUILT / level / name).read_bytes(), name)
+    except OSError:
+        return None
 
 
 def write(path: Path, code: bytes) -> None:
-    """Keep machine code, at once whole or not at all; a full disk costs no more than time."""
+    """Keep code, at once whole or not at all; a full disk costs no more than time."""
+    named = path.name.encode() + b"\n" + code
     with contextlib.suppress(OSError):
         handle, temporary = tempfile.mkstemp(dir=path.parent)  # which only we may open
         try:
             with os.fdopen(handle, "wb") as opened:
-                opened.write(hashlib.sha256(code).digest() + code)
+                opened.write(hashlib.sha256(named).digest() + named)
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)
             raise
 
 
-@contextlib.contextmanager
-def kernel_cache() -> Iterator[None]:
-    """Functions that ask for Numba's disk cache in here keep it in `directory()`."""
-    from numba import config
-
-    before = getattr(config, "CACHE_DIR")  # noqa: B009 - numba makes its settings at run time
-    setattr(config, "CACHE_DIR", str(directory()))  # noqa: B010
-    try:
-        yield
-    finally:
-        setattr(config, "CACHE_DIR", before)  # noqa: B010
+def _checked(content: bytes, name: str) -> bytes | None:
+    checksum, named = content[:_CHECKSUM], content[_CHECKSUM:]
+    if hashlib.sha256(named).digest() != checksum:
+        return None
+    # A file that was renamed, or copied from another processor's, is not what it is called.
+    own, _, code = named.partition(b"\n")
+    return code if own.decode(errors="replace") == name else None

@@ -21,10 +21,16 @@ Lead = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """`index[operand, entry]`, and the groups of entries that share an operand."""
+    """Which entry of each operand serves which entry of the batch, (operands, size).
+
+    `inputs` are query, key and value, `masks` intervals, mask and bias, `gradients` those of query,
+    key, value and bias; `order` lists the batch so that entries that share a gradient are a group.
+    """
 
     size: int
-    index: Tensor
+    inputs: Tensor
+    masks: Tensor
+    gradients: Tensor
     order: Tensor
     group_start: Tensor
 
@@ -58,8 +64,8 @@ def layout(batch: Lead, *leads: Lead) -> Layout:
         own = np.arange(math.prod(lead), dtype=np.int64).reshape(lead)
         rows.append(np.broadcast_to(own, batch).reshape(-1))
     index = np.stack(rows)
-    found = (torch.from_numpy(array) for array in (index, *_groups(index[6:])))
-    return Layout(math.prod(batch), *found)
+    parts = (index[:3], index[3:6], index[6:], *_groups(index[6:]))
+    return Layout(math.prod(batch), *(torch.from_numpy(array) for array in parts))
 
 
 def drop_expanded(tensor: Tensor, kept: int) -> Tensor:

@@ -1,0 +1,162 @@
+"""How long an operator takes, estimated from shapes: one line of numbers for each kind of work.
+
+    seconds = call + row · rows + number · numbers + pair · pairs + product · products + fresh · …
+
+Most numbers were measured by ``qkv bench crossover``; ``QKV_COSTS`` may point to a file of a
+machine's own. Work is divided by threads as many as there were when it was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from qkv.memory import TILE_BYTES
+from qkv.problem import Problem
+
+
+class Line(NamedTuple):
+    """The cost of one kind of work in seconds: once, and for each …"""
+
+    call: float
+    row: float = 0.0  # feature of a query: what is done again for each, over keys as few as may be
+    number: float = 0.0  # number in queries, keys, values and answers
+    pair: float = 0.0  # pair of a query and a key
+    product: float = 0.0  # feature of a pair
+    fresh: float = 0.0  # number held at once for all pairs beyond what the caches hold
+
+    def seconds(self, work: Work) -> float:
+        return sum(cost * amount for cost, amount in zip(self, work, strict=True))
+
+
+class Work(NamedTuple):
+    """The amounts that a :class:`Line` prices."""
+
+    calls: float
+    rows: float
+    numbers: float
+    pairs: float
+    products: float
+    fresh: float
+
+
+#: Threads with which LINES were measured.
+THREADS = 2
+
+#: operator/family/direction. Those of dense, sdpa and fused were fitted to times measured on two
+#: cores of an AMD EPYC with AVX-512 (`qkv bench crossover --costs`); the others, from "mask" on,
+#: are rough guesses that order operators which differ by much.
+LINES: dict[str, Line] = {
+    "dense/dot/forward": Line(4.8e-05, 4e-10, 1.2e-10, 8.7e-10, 5.9e-12, 2.1e-10),
+    "dense/dot/both ways": Line(0.00017, 2.2e-09, 6.5e-10, 4.1e-09),
+    "dense/additive/forward": Line(0.00011, 1.2e-08, 1.8e-09, 5.1e-09, 6.3e-10, 8.3e-11),
+    "dense/additive/both ways": Line(0.00046, 7e-09, 1.9e-09, 5.6e-09, 1.4e-09),
+    "dense/gated/forward": Line(0.0001, 6.6e-10, 2.8e-10, 1.8e-09, 3.6e-12, 2.6e-10),
+    "dense/gated/both ways": Line(0.00043, 0, 1.7e-09, 5.8e-09, 2.2e-11),
+    "dense/distance/forward": Line(8.4e-05, 1.2e-09, 5.4e-11, 2.4e-09, 8.3e-11),
+    "dense/distance/both ways": Line(0.00035, 1.2e-09, 1.8e-09, 7.1e-09, 9.1e-11),
+    "dense/equal/forward": Line(8.5e-05, 0, 1.4e-09, 1.7e-09, 8.8e-11),
+    "dense/equal/both ways": Line(0.00028, 6.4e-10, 3.1e-10, 3.9e-09, 1.3e-10),
+    "dense/any/forward": Line(5.4e-05, 1.2e-09, 1.2e-11, 5.1e-09, 2.8e-11, 4.2e-10),
+    "dense/any/both ways": Line(0.00016, 1e-09, 0, 8.1e-09, 5.3e-10, 4.2e-10),
+    "sdpa/dot/forward": Line(4.7e-05, 6.1e-10, 1.3e-10, 8.9e-10, 5.9e-12),
+    "sdpa/dot/both ways": Line(0.00021, 1.7e-09, 8.9e-10, 4.9e-09),
+    "fused/additive/forward": Line(0.0001, 4.3e-09, 1.4e-09, 8.8e-10, 2.9e-11),
+    "fused/additive/both ways": Line(0.00065, 8e-09, 3.7e-09, 3e-09, 2.3e-10),
+    "fused/gated/forward": Line(0.00013, 2.5e-10, 6.4e-10, 1.7e-09, 5.4e-12),
+    "fused/gated/both ways": Line(0.0007, 0, 2.4e-09, 6.4e-09, 4.9e-11),
+    "fused/distance/forward": Line(8.9e-05, 1.6e-09, 9.8e-11, 7.9e-10, 1.8e-11),
+    "fused/distance/both ways": Line(0.00043, 2e-09, 1.8e-09, 2e-09, 7.8e-11),
+    # What comes on top of these, whatever the similarity.
+    "mask/any/forward": Line(20e-6, 0, 0, 0.4e-9),
+    "mask/any/both ways": Line(30e-6, 0, 0, 0.4e-9),
+    "rank/any/forward": Line(30e-6, 0, 0, 60e-9),
+    "rank/any/both ways": Line(30e-6, 0, 0, 60e-9),
+    "dropout/any/forward": Line(60e-6, 0, 0, 8e-9),
+    "dropout/any/both ways": Line(100e-6, 0, 0, 12e-9),
+    "centre/any/forward": Line(110e-6, 0, 1e-9, 0.15e-9),
+    "centre/any/both ways": Line(250e-6, 0, 3e-9),
+    "tile/any/forward": Line(60e-6),
+    "tile/any/both ways": Line(300e-6),
+    "topk/any/forward": Line(150e-6, 2e-9, 1e-9, 12e-9, 0.02e-9),
+    "topk/any/both ways": Line(500e-6, 6e-9, 2e-9, 12e-9, 0.02e-9),
+    "sorted/any/forward": Line(150e-6, 0, 30e-9),
+}
+
+
+def seconds(
+    problem: Problem,
+    operator: str,
+    family: str | None = None,
+    share: float = 1.0,
+    reused: bool = False,
+) -> float:
+    """The time of `operator` for a problem of which the `share` of pairs counts; inf: unknown."""
+    direction = "both ways" if problem.needs_grad else "forward"
+    name = f"{operator}/{problem.similarity.family if family is None else family}/{direction}"
+    lines, threads, now = LINES, THREADS, THREADS
+    if not torch.compiler.is_compiling():  # a graph is to be the same on every machine
+        (lines, threads), now = _lines(), torch.get_num_threads()
+    if name not in lines:
+        return math.inf
+    amounts = work(problem, share, threads / now)
+    return lines[name].seconds(amounts._replace(fresh=0.0) if reused else amounts)
+
+
+def work(problem: Problem, share: float = 1.0, slower: float = 1.0) -> Work:
+    """The amounts of a problem, of whose pairs a share counts, on threads so much slower."""
+    entries = math.prod(problem.batch)
+    d, d_v = problem.dim, problem.value.shape[-1]
+    pairs = problem.pairs * share * slower
+    return Work(
+        1.0,
+        entries * problem.n * (d + d_v) * slower,
+        entries * (problem.n + problem.m) * (d + d_v) * slower,
+        pairs,
+        pairs * (d + d_v),
+        max(0.0, problem.pairs * (problem.similarity.pair_width(d) + 2) - TILE_BYTES / 4),
+    )
+
+
+def as_json(lines: dict[str, Line], threads: int) -> str:
+    """What ``QKV_COSTS`` may point to."""
+    rows = {name: line._asdict() for name, line in lines.items()}
+    return json.dumps({"threads": threads, "lines": rows}, indent=1) + "\n"
+
+
+@cache
+def _lines() -> tuple[dict[str, Line], int]:
+    """The lines in use, read once a process, and the threads with which they were measured."""
+    chosen = os.environ.get("QKV_COSTS")
+    if not chosen:
+        return LINES, THREADS
+    return _read(Path(chosen))
+
+
+def _read(path: Path) -> tuple[dict[str, Line], int]:
+    wanted = "QKV_COSTS must name a file that `qkv bench crossover --costs` wrote"
+    try:
+        held: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{wanted}; {path}: {error}") from None
+    try:
+        threads, rows = held["threads"], dict(held["lines"])
+        lines = {name: Line(**row) for name, row in rows.items()}
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{wanted}; {path} holds something else") from None
+    numbers = [number for line in lines.values() for number in line]
+    if not isinstance(threads, int) or threads < 1:
+        raise ValueError(f"{wanted}; {path} was measured with {threads!r} threads")
+    for number in numbers:
+        if not isinstance(number, float | int) or not 0 <= number < math.inf:
+            raise ValueError(f"{wanted}; {path} holds {number!r} where seconds are wanted")
+    unknown = sorted(lines.keys() - LINES.keys())
+    if unknown:
+        raise ValueError(f"{wanted}; {path} prices {unknown[0]!r}, which is no kind of work")
+    return LINES | lines, threads

@@ -1,0 +1,110 @@
+"""What the backward driver takes beside what both drivers take, and the buffers it works in."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from qkv.jit.signature import Double1, Double2, Double4, Int1, Int2, Real1, Real2, Real3, Real4
+from qkv.operators.fused.inputs import ROWS
+
+OF_BIAS = 3  # the last row of a gradient's `entry`, after QUERY, KEY and VALUE
+
+
+class Units(NamedTuple):
+    """How the work is cut: batch entries in groups, and the keys in pieces."""
+
+    order: Int1  # (batch,): the batch entries, group by group
+    group_start: Int1  # (groups + 1,)
+    piece: int  # keys in a piece
+    pieces: int
+    value_rows: bool  # whether the gradients of values are summed up as rows or as columns
+
+
+class Upstream(NamedTuple):
+    answer: Real3  # (batch, n, d_v)
+    log_total: Real2  # (batch, n)
+
+
+class Gradients(NamedTuple):
+    """What is added up; `entry` (4, batch) leads to the entry of each operand."""
+
+    query: Double4  # (pieces, …, n, d)
+    key: Real3
+    value: Real3
+    parameter: Double2  # (units, parameters)
+    bias: Real4  # (pieces or 1, …, n or 1, m or 1), or empty
+    entry: Int2
+
+
+class Tokens(NamedTuple):
+    """A tile of keys and values, as rows and as columns; what is not needed is empty."""
+
+    key_rows: Any  # (keys, depth)
+    key_columns: Any  # (depth, width)
+    value_rows: Any  # (keys, d_v)
+    value_columns: Any  # (d_v, width)
+
+
+class Scratch(NamedTuple):
+    packed_query: Real2
+    query_reach: Real1
+    key_reach: Real1
+    key_rows: Real2
+    key_columns: Real2
+    value_columns: Real2
+    clean_key_rows: Real2
+    clean_key_columns: Real2
+    clean_value: Real2
+    raw: Real2
+    logits: Real2
+    weights: Real2
+    slopes: Real2
+    bias_slopes: Real2
+    block_query: Real2
+    chunk_key: Real2
+    chunk_value: Real2
+    chunk_parameter: Real1
+    total_key: Double2
+    total_value: Double2
+    total_bias: Double1
+
+
+class Sizes(NamedTuple):
+    """Of a tile: its keys, their columns, plain and packed, those of values, and parameters."""
+
+    width: int
+    d: int
+    depth: int
+    value_depth: int
+    parameters: int
+
+
+def scratch_shapes(sizes: Sizes, key_rows: bool, value_rows: bool) -> Scratch:
+    """The buffers of a thread; gradients are summed up as rows or as columns."""
+    width, d, depth, value_depth, parameters = sizes
+    rows, columns, block = (width, depth), (depth, width), (ROWS, width)
+    key = (width, d) if key_rows else (d, width)
+    value = (width, value_depth) if value_rows else (value_depth, width)
+    return Scratch(
+        packed_query=(ROWS, depth),
+        query_reach=(1,),
+        key_reach=(1,),
+        key_rows=rows,
+        key_columns=columns,
+        value_columns=(value_depth, width),
+        clean_key_rows=rows,
+        clean_key_columns=columns,
+        clean_value=(width, value_depth),
+        raw=block,
+        logits=block,
+        weights=block,
+        slopes=block,
+        bias_slopes=block,
+        block_query=(ROWS, d),
+        chunk_key=key,
+        chunk_value=value,
+        chunk_parameter=(parameters,),
+        total_key=key,
+        total_value=value,
+        total_bias=(width,),
+    )

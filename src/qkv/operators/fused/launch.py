@@ -1,0 +1,191 @@
+"""From tensors to what the drivers take, and to a share of work for each thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.jit.kernels import Bound
+from qkv.operators.fused.broadcasting import Layout, drop_expanded, layout
+from qkv.operators.fused.inputs import LANES, ROWS, WIDTH, Dropout, Functions, Inputs, Masks
+from qkv.operators.fused.registry import SIMILARITIES
+
+CHUNK = 512  # most queries that a thread takes at a time
+NARROW = 64  # most keys in a tile of rows: they are read as they are, so small tiles cost nothing
+SMALL = 200_000  # multiply-adds below which a second thread costs more than it saves
+FEW = 64  # queries, below which keys are cut into pieces …
+LONG = 2048  # … of at least so many
+PIECES = 16  # at most so many
+WIDE = 16  # value columns from which on the vector lanes run along them, if gradients are summed up
+
+
+class Call(NamedTuple):
+    """What both operators take, in the order of their schemas.
+
+    `parameter` is w for "additive", the scale of the dot product for "gated", and the inverse
+    bandwidth of each dimension for distances.
+    """
+
+    query: Tensor  # (..., n, d)
+    key: Tensor  # (..., m, d)
+    value: Tensor  # (..., m, d_v)
+    parameter: Tensor
+    bias: Tensor | None  # (..., n, m): added to the logits
+    start: Tensor | None  # (..., n): the first key that each query may attend to
+    stop: Tensor | None  # (..., n): the one behind the last
+    mask: Tensor | None  # (..., n, m): True where it may
+    row_key: Tensor | None  # (batch, n), int32: seeds dropout at `rate`
+    kind: str
+    rate: float
+
+
+class Operands(NamedTuple):
+    """The tensors of a call as the drivers take them: contiguous, without expanded axes."""
+
+    inputs: Inputs
+    masks: Masks
+    dropout: Dropout
+
+    def arrays(self) -> list[Tensor]:
+        """Those that are there, in the order of the drivers' parameters."""
+        row_key = self.dropout.row_key
+        return [x for x in (*self.inputs, *self.masks, row_key) if x is not None]
+
+
+class Launch:
+    """How a call is laid out and cut; all of it depends on shapes, strides and types alone."""
+
+    def __init__(self, call: Call) -> None:
+        main = [call.query, call.key, call.value]
+        shapes = [tuple(tensor.shape[:-2]) for tensor in main]
+        self.batch = shapes[0]
+        if not shapes[0] == shapes[1] == shapes[2]:
+            # NumPy's: that of torch imports sympy at its first call.
+            self.batch = np.broadcast_shapes(*shapes)
+        self.n, self.m = call.query.shape[-2], call.key.shape[-2]
+        self.d, self.value_depth = call.query.shape[-1], call.value.shape[-1]
+        small = [tuple(drop_expanded(tensor, 2).shape[:-2]) for tensor in main]
+        # Gradients have the shape of what was passed, expanded axes and all; a bias that is not
+        # there is shared by nobody.
+        bias = self.batch if call.bias is None else tuple(call.bias.shape[:-2])
+        masks: list[tuple[int, ...]] = [(), (), ()]
+        if call.start is not None and call.stop is not None:
+            masks[0] = np.broadcast_shapes(call.start.shape, call.stop.shape)[:-1]
+        for place, tensor in ((1, call.mask), (2, call.bias)):
+            if tensor is not None:
+                masks[place] = tuple(drop_expanded(tensor, 0).shape[:-2])
+        self.layout: Layout = layout(self.batch, *small, *masks, *shapes, bias)
+        self.functions = SIMILARITIES[call.kind]
+        self.depth = self.functions.depth(self.d)
+        self.key_rows = self.functions.scores_rows(self.n, self.d)
+        # Keys in a tile: few keys make a narrow one, many make tiles of about one width.
+        most = NARROW if self.key_rows else WIDTH
+        tiles = max(1, math.ceil(self.m / most))
+        self.width = max(1, math.ceil(self.m / tiles / LANES)) * LANES
+        self.threads = torch.get_num_threads()
+        pairs = self.layout.size * self.n * self.m
+        if pairs * (self.functions.cost * self.d + self.value_depth + 8) < SMALL:
+            self.threads = 1
+        self.value_rows = self.value_depth >= WIDE
+        #: The drivers' calls with these shapes, once each was made.
+        self.bound: dict[Any, Bound] = {}
+
+    def operands(self, call: Call) -> Operands:
+        """The tensors of a call, which has the shapes and strides that this was made for."""
+        query, key, value = (_memory(x, 2) for x in (call.query, call.key, call.value))
+        start, stop = call.start, call.stop
+        if start is not None and stop is not None:
+            start, stop = (x.contiguous() for x in torch.broadcast_tensors(start, stop))
+        return Operands(
+            Inputs(query, key, value, _memory(call.parameter, 1), self.layout.inputs),
+            Masks(start, stop, _memory(call.mask, 0), _memory(call.bias, 0), self.layout.masks),
+            Dropout(
+                _memory(call.row_key, 2),
+                round(call.rate * 2**24),
+                1 / (1 - call.rate) if call.rate < 1 else 0.0,
+            ),
+        )
+
+    def addresses(self, real: str, backward: bool) -> Functions:
+        """The tile functions; compiled, for a second or two, if they were never used before."""
+        own = self.functions
+        rows = own.differentiates_rows(self.d)
+        gradient = own.row_gradient if rows else own.gradient
+        return Functions(
+            0 if own.transform is None else own.transform.address(real),
+            (own.row_scores if self.key_rows else own.scores).address(real),
+            gradient.address(real) if backward and gradient is not None else 0,
+            self.key_rows,
+            rows,
+            own.proportional,
+        )
+
+    def chunk(self) -> int:
+        """Queries to take at a time: a chunk for every thread at least, in whole blocks."""
+        share = min(self.n, self.layout.size * self.n / self.threads)
+        return max(ROWS, min(CHUNK, math.ceil(share / ROWS) * ROWS))
+
+    def forward_pieces(self) -> tuple[int, int]:
+        """The keys in a piece, a multiple of the tile, and the number of pieces.
+
+        Keys are cut where there are too few queries to keep threads busy, and whatever the number
+        of threads, so that answers do not depend on it.
+        """
+        few = self.layout.size * self.n < FEW
+        return self._cut(min(PIECES, self.m // LONG) if few else 1)
+
+    def pieces(self) -> tuple[int, int]:
+        """The same for the backward pass.
+
+        As many as give each thread a few units of work; each costs one layer of the queries'
+        gradient, so no more than that.
+        """
+        groups = max(1, len(self.layout.group_start) - 1)
+        return self._cut(math.ceil(4 * self.threads / groups) if self.threads > 1 else 1)
+
+    def _cut(self, wanted: int) -> tuple[int, int]:
+        tiles = max(1, math.ceil(self.m / self.width))
+        piece = math.ceil(tiles / max(1, min(wanted, tiles))) * self.width
+        return piece, max(1, math.ceil(self.m / piece))
+
+    def once(self, key: Any, bind: Callable[[], Bound]) -> Bound:
+        """The driver's call of that name, bound at its first use."""
+        bound = self.bound.get(key)
+        if bound is None:
+            bound = self.bound[key] = bind()
+        return bound
+
+
+#: Of each kind of call; shapes repeat, and working them out takes longer than a small kernel.
+LAUNCHES: dict[Any, Launch] = {}
+MOST_LAUNCHES = 512
+
+
+def launch_of(call: Call) -> Launch:
+    kind = (
+        call.kind,
+        call.rate,
+        call.query.dtype,
+        torch.get_num_threads(),
+        *((x.shape, x.stride()) if x is not None else None for x in call[:9]),
+    )
+    found = LAUNCHES.get(kind)
+    if found is None:
+        if len(LAUNCHES) >= MOST_LAUNCHES:
+            LAUNCHES.clear()
+        found = LAUNCHES[kind] = Launch(call)
+    return found
+
+
+def _memory(tensor: Tensor | None, kept: int) -> Tensor | None:
+    """Its numbers as they lie in memory, expanded axes but the last `kept` dropped."""
+    if tensor is None:
+        return None
+    if tensor.is_contiguous() and not tensor.is_neg():
+        return tensor
+    return drop_expanded(tensor, kept).resolve_neg().contiguous()

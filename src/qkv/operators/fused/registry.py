@@ -1,0 +1,70 @@
+"""The similarities that have fused kernels: the tile functions of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qkv.jit import Callback
+from qkv.operators.fused import additive, distance, gated
+
+#: From so many columns on the vector lanes run along them where keys are rows.
+WIDE = 16
+#: For fewer queries than this, keys are not turned into columns.
+FEW = 4
+
+
+@dataclass(frozen=True)
+class TileFunctions:
+    """What the drivers call; see :class:`~qkv.operators.fused.inputs.Functions`.
+
+    `scores` and `gradient` take keys that are columns, the others keys that are rows.
+    """
+
+    scores: Callback
+    row_scores: Callback
+    row_gradient: Callback
+    gradient: Callback | None = None  # where rows serve tokens of any size, there is none
+    transform: Callback | None = None
+    proportional: bool = False
+    cost: int = 1  # of a column of a pair, in multiply-adds
+
+    def depth(self, d: int) -> int:
+        """The columns of a packed query or key of d columns."""
+        return d if self.transform is None else 2 * d
+
+    def scores_rows(self, n: int, d: int) -> bool:
+        """Whether the scores of n queries of d columns are made of keys that are rows."""
+        return n < FEW and d >= WIDE
+
+    def differentiates_rows(self, d: int) -> bool:
+        return self.gradient is None or d >= WIDE
+
+    def callbacks(self) -> list[Callback]:
+        every = (self.transform, self.scores, self.row_scores, self.gradient, self.row_gradient)
+        return [each for each in every if each is not None]
+
+
+def _distance(kind: str, proportional: bool = False) -> TileFunctions:
+    value, slope = getattr(distance, f"{kind}_value"), getattr(distance, f"{kind}_slope")
+    functions = distance.tile_functions(kind, value, slope)
+    return TileFunctions(**functions._asdict(), proportional=proportional)
+
+
+SIMILARITIES: dict[str, TileFunctions] = {
+    "additive": TileFunctions(
+        additive.scores,
+        additive.row_scores,
+        additive.row_gradient,
+        transform=additive.transform,
+        cost=4,
+    ),
+    "gated": TileFunctions(gated.scores, gated.row_scores, gated.row_gradient),
+    "gaussian": _distance("gaussian"),
+    "euclidean": _distance("euclidean"),
+    "laplacian": _distance("laplacian"),
+    "boxcar": _distance("boxcar", proportional=True),
+    "triangular": _distance("triangular", proportional=True),
+    "epanechnikov": _distance("epanechnikov", proportional=True),
+    "biweight": _distance("biweight", proportional=True),
+    "tricube": _distance("tricube", proportional=True),
+}

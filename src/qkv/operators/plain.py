@@ -1,0 +1,331 @@
+"""The reference formula in as few passes as torch can make of it: in place, differentiated by hand.
+
+It serves where nobody traces, transforms or watches. What it keeps for the way back is one block
+(n, m) of weights; second derivatives, and those of few pairs, take the formula as torch has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.mask import Causal
+from qkv.problem import Problem
+from qkv.similarity.base import DotForm, widen
+
+#: Up to so many pairs the formula itself is differentiated: a pass costs less than a call.
+FEW_PAIRS = 2**14
+
+#: Up to so many scores a softmax in place is the slower one.
+FEW_SCORES = 2**18
+
+
+class Hidden(NamedTuple):
+    """What may not be attended to; None: nothing of the kind."""
+
+    pairs: Tensor | None  # (..., n or 1, m)
+    rows: Tensor | None  # (..., n or 1, 1): queries that may attend to nothing
+
+
+NOTHING_HIDDEN = Hidden(None, None)
+
+
+def serves(problem: Problem) -> bool:
+    """Whether the answer alone is asked for, and may be computed by hand."""
+    return (
+        problem.dropout is None
+        and not problem.wants_total
+        and problem.m > 0
+        and (problem.mask is None or not problem.mask.needs_scores)
+        and problem.is_eager
+    )
+
+
+def answer(problem: Problem) -> Tensor:
+    """Σ α(q, kᵢ) vᵢ, Eq. 1."""
+    similarity, value = problem.similarity, widen(problem.value)
+    hidden = NOTHING_HIDDEN if problem.mask is None else _hidden(problem)
+    form = _as_dot(problem)
+    if form is not None:
+        found = _dot(problem, form, value, hidden)
+    elif similarity.nonnegative and problem.bias is None:
+        scores = similarity.score(*similarity.prepare(problem.query, problem.key))
+        found = _call(_Proportional, problem, scores, value, hidden)
+    else:
+        scores = similarity.log_scores(problem.query, problem.key)
+        if problem.bias is not None:
+            scores = scores + problem.bias.to(scores.dtype)
+        if similarity.may_vanish:
+            if hidden.pairs is not None:
+                scores = scores.masked_fill(hidden.pairs, -torch.inf)
+            hidden = Hidden(None, (scores == -torch.inf).all(-1, keepdim=True))
+        found = _call(_Softmax, problem, scores, value, hidden)
+    return found if value is problem.value else found.to(problem.value.dtype)
+
+
+def _as_dot(problem: Problem) -> DotForm | None:
+    if problem.bias is not None or problem.similarity.depends_on_spread:
+        return None  # a distance goes to `sdpa` where it is a dot product, and only there
+    form = problem.similarity.as_dot(problem.query, problem.key)
+    return None if isinstance(form, str) else form
+
+
+def _hidden(problem: Problem) -> Hidden:
+    mask, n, m = problem.mask, problem.n, problem.m
+    assert mask is not None
+    if isinstance(mask, Causal) and n <= m and problem.query.device.type == "cpu":
+        return Hidden(_ahead(n, m), None)
+    pairs = ~mask.allowed(problem.tile(0, n))
+    rows = pairs.all(-1, keepdim=True)
+    return Hidden(pairs, rows if bool(rows.any()) else None)
+
+
+def _ahead(n: int, m: int) -> Tensor:
+    """Keys ahead of each query, (n, m)."""
+    return _kept_ahead(n, m) if n * m <= 2**20 else _make_ahead(n, m)
+
+
+def _make_ahead(n: int, m: int) -> Tensor:
+    with torch.inference_mode(False):  # so that any later call may use it
+        return torch.ones(n, m, dtype=torch.bool).triu_(m - n + 1)
+
+
+_kept_ahead = lru_cache(maxsize=8)(_make_ahead)
+
+
+def _three_axes(tensor: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """(…, rows, columns) -> (entries, rows, columns), a view if it can be."""
+    rows, columns = tensor.shape[-2:]
+    if tensor.shape[:-2] != batch:
+        tensor = tensor.expand(*batch, rows, columns)
+    if len(batch) == 1:
+        return tensor
+    return tensor.reshape(math.prod(batch), rows, columns)
+
+
+def _spread(tensor: Tensor | None, batch: tuple[int, ...]) -> Tensor | None:
+    """A mask as :func:`_three_axes` would have it, its axes of size 1 left alone."""
+    if tensor is None or tensor.ndim == 2:
+        return tensor
+    if len(batch) == 1:
+        return tensor
+    return tensor.expand(*batch, *tensor.shape[-2:]).reshape(math.prod(batch), *tensor.shape[-2:])
+
+
+def _call(
+    function: type[_Softmax] | type[_Proportional],
+    problem: Problem,
+    scores: Tensor,
+    value: Tensor,
+    hidden: Hidden,
+) -> Tensor:
+    batch = problem.batch
+    scores, value = _three_axes(scores, batch), _three_axes(value, batch)
+    hidden = Hidden(_spread(hidden.pairs, batch), _spread(hidden.rows, batch))
+    found: Tensor
+    if not (torch.is_grad_enabled() and (scores.requires_grad or value.requires_grad)):
+        found = function.run(scores, value, hidden)[0]
+    elif scores.numel() <= FEW_PAIRS:
+        found = function.formula(scores, value, hidden)
+    else:
+        found = function.apply(scores, value, hidden)  # type: ignore[no-untyped-call]
+    return _as_asked(found, batch)
+
+
+def _as_asked(found: Tensor, batch: tuple[int, ...]) -> Tensor:
+    if len(batch) == 1:
+        return found
+    return found.view(*batch, *found.shape[-2:])
+
+
+def _dot(problem: Problem, form: DotForm, value: Tensor, hidden: Hidden) -> Tensor:
+    batch = problem.batch
+    query, key = _three_axes(widen(form.query), batch), _three_axes(widen(form.key), batch)
+    value = _three_axes(value, batch)
+    if hidden.pairs is not None:
+        hidden = Hidden(_spread(hidden.pairs, batch), _spread(hidden.rows, batch))
+    differentiable = torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    )
+    found: Tensor
+    if not differentiable:
+        found = torch.bmm(_dot_weights(query, key, form.scale, hidden), value)
+    elif problem.pairs <= FEW_PAIRS:
+        found = _Dot.formula(query, key, value, form.scale, hidden)
+    else:
+        found = _Dot.apply(query, key, value, form.scale, hidden)  # type: ignore[no-untyped-call]
+    return _as_asked(found, batch)
+
+
+def _dot_weights(query: Tensor, key: Tensor, scale: float, hidden: Hidden) -> Tensor:
+    if scale == 1.0:
+        scores = torch.bmm(query, key.mT)
+    else:
+        nothing = _nothing(query.dtype, query.device)
+        scores = torch.baddbmm(nothing, query, key.mT, beta=0, alpha=scale)
+    return _softmax_in_place(scores, hidden)
+
+
+@lru_cache(maxsize=16)
+def _nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What a scaled product is added to, 0 times."""
+    with torch.inference_mode(False):
+        return torch.zeros(1, 1, 1, dtype=dtype, device=device)
+
+
+def _softmax_in_place(scores: Tensor, hidden: Hidden) -> Tensor:
+    """The weights, 0 in rows that are empty; `scores` are written over."""
+    if hidden.pairs is not None:
+        scores.masked_fill_(hidden.pairs, -torch.inf)
+    # A second block within the caches costs less than rows that overtake themselves.
+    weights = torch.softmax(scores, -1, out=None if scores.numel() < FEW_SCORES else scores)
+    return weights if hidden.rows is None else weights.masked_fill_(hidden.rows, 0.0)
+
+
+def _pull_scores(weights: Tensor, value: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of the scores whose softmax is `weights`."""
+    pull = torch.bmm(grad, value.mT)
+    return torch._softmax_backward_data(pull, weights, -1, pull.dtype, grad_input=pull)
+
+
+def _again(
+    formula: Callable[..., Tensor],
+    inputs: tuple[Tensor, ...],
+    others: tuple[Any, ...],
+    grad: Tensor,
+) -> list[Tensor | None]:
+    """The gradient by a formula that torch differentiates, to be differentiated once more."""
+    wanted = [x for x in inputs if x.requires_grad]
+    found = iter(torch.autograd.grad(formula(*inputs, *others), wanted, grad, create_graph=True))
+    return [next(found) if x.requires_grad else None for x in inputs]
+
+
+class _Dot(torch.autograd.Function):
+    """softmax(scale · query keyᵀ) value."""
+
+    @staticmethod
+    def formula(query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Hidden) -> Tensor:
+        scores = torch.bmm(query if scale == 1.0 else query * scale, key.mT)
+        return _Softmax.formula(scores, value, hidden)
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Hidden
+    ) -> Tensor:
+        weights = _dot_weights(query, key, scale, hidden)
+        ctx.save_for_backward(query, key, value, weights)
+        ctx.scale, ctx.hidden = scale, hidden
+        return torch.bmm(weights, value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        query, key, value, weights = ctx.saved_tensors
+        scale, hidden = ctx.scale, ctx.hidden
+        if torch.is_grad_enabled():
+            return *_again(_Dot.formula, (query, key, value), (scale, hidden), grad), None, None
+        of_query, of_key, of_value, _, _ = ctx.needs_input_grad
+        found_query = found_key = None
+        if of_query or of_key:
+            pull = _pull_scores(weights, value, grad)
+            nothing = _nothing(pull.dtype, pull.device)
+            if of_query:
+                found_query = torch.baddbmm(nothing, pull, key, beta=0, alpha=scale)
+            if of_key:
+                found_key = torch.baddbmm(nothing, pull.mT, query, beta=0, alpha=scale)
+        return found_query, found_key, torch.bmm(weights.mT, grad) if of_value else None, None, None
+
+
+class _Softmax(torch.autograd.Function):
+    """softmax(scores) value."""
+
+    @staticmethod
+    def formula(scores: Tensor, value: Tensor, hidden: Hidden) -> Tensor:
+        if hidden.pairs is not None:
+            scores = scores.masked_fill(hidden.pairs, -torch.inf)
+        if hidden.rows is not None:  # filled before and emptied after: no NaN is made either way
+            scores = scores.masked_fill(hidden.rows, 0.0)
+        weights = torch.softmax(scores, -1)
+        if hidden.rows is not None:
+            weights = weights.masked_fill(hidden.rows, 0.0)
+        return torch.bmm(weights, value)
+
+    @staticmethod
+    def run(scores: Tensor, value: Tensor, hidden: Hidden) -> tuple[Tensor, Tensor]:
+        # The scores may be someone else's; what is made of them here may be written over.
+        if hidden.pairs is None:
+            weights = torch.softmax(scores, -1)
+            if hidden.rows is not None:
+                weights.masked_fill_(hidden.rows, 0.0)
+        else:
+            weights = scores.masked_fill(hidden.pairs, -torch.inf)
+            weights = _softmax_in_place(weights, Hidden(None, hidden.rows))
+        return torch.bmm(weights, value), weights
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden) -> Tensor:
+        found, weights = _Softmax.run(scores, value, hidden)
+        ctx.save_for_backward(scores, value, weights)
+        ctx.hidden = hidden
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        scores, value, weights = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_again(_Softmax.formula, (scores, value), (ctx.hidden,), grad), None
+        of_scores, of_value, _ = ctx.needs_input_grad
+        return (
+            _pull_scores(weights, value, grad) if of_scores else None,
+            torch.bmm(weights.mT, grad) if of_value else None,
+            None,
+        )
+
+
+class _Proportional(torch.autograd.Function):
+    """(scores / Σ scores) value, for scores that are never negative; 0 where all of them are 0.
+
+    Divided after the values are pooled: answers are fewer than weights.
+    """
+
+    @staticmethod
+    def formula(scores: Tensor, value: Tensor, hidden: Hidden) -> Tensor:
+        if hidden.pairs is not None:
+            scores = scores.masked_fill(hidden.pairs, 0.0)
+        total = scores.sum(-1, keepdim=True)
+        return torch.bmm(scores, value) / torch.where(total == 0, 1.0, total)
+
+    @staticmethod
+    def run(scores: Tensor, value: Tensor, hidden: Hidden) -> tuple[Tensor, Tensor, Tensor]:
+        if hidden.pairs is not None:
+            scores = scores.masked_fill(hidden.pairs, 0.0)
+        total = scores.sum(-1, keepdim=True)
+        total = torch.where(total == 0, 1.0, total)  # nothing is attended to: 0 / 1
+        return torch.bmm(scores, value).div_(total), scores, total
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden) -> Tensor:
+        found, weights, total = _Proportional.run(scores, value, hidden)
+        ctx.save_for_backward(scores, value, weights, found, total)
+        ctx.hidden = hidden
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        scores, value, weights, found, total = ctx.saved_tensors
+        hidden = ctx.hidden
+        if torch.is_grad_enabled():
+            return *_again(_Proportional.formula, (scores, value), (hidden,), grad), None
+        of_scores, of_value, _ = ctx.needs_input_grad
+        grad = grad / total
+        pull = None
+        if of_scores:
+            known = (grad * found).sum(-1, keepdim=True)
+            pull = torch.baddbmm(known, grad, value.mT, beta=-1)
+            if hidden.pairs is not None:
+                pull.masked_fill_(hidden.pairs, 0.0)
+        return pull, torch.bmm(weights.mT, grad) if of_value else None, None

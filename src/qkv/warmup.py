@@ -1,0 +1,54 @@
+"""All compiled code of the project, and how to have it compiled ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from typing import NamedTuple
+
+#: The packages with compiled code, and what each needs to be imported, if that may be missing.
+PACKAGES = {
+    "qkv.operators.fused": None,
+    "qkv.operators.sorted": None,
+    "qkv.translate": None,
+    "qkv.table": "pyarrow",
+    "qkv.regression": "sklearn",
+}
+
+
+def packages() -> list[str]:
+    """Those that can be imported here."""
+    return [name for name, needs in PACKAGES.items() if needs is None or find_spec(needs)]
+
+
+class Progress(NamedTuple):
+    """How far compilation is; told at least once a second."""
+
+    done: int
+    total: int
+    last: str  # the function that was done last
+
+
+def warmup() -> Iterator[Progress]:
+    """Compile what is not compiled for this machine yet."""
+    from qkv.jit.ahead import compile_all, missing
+
+    wanted = missing(packages())
+    yield from _progress(compile_all(packages(), wanted), len(wanted))
+
+
+def prebuild() -> Iterator[Progress]:
+    """Compile all into the package itself, for the level of x86-64 that NUMBA_CPU_NAME names."""
+    from qkv.jit.ahead import jobs
+    from qkv.jit.ahead import prebuild as compile_into_package
+
+    wanted = jobs(packages())
+    yield from _progress(compile_into_package(packages(), wanted), len(wanted))
+
+
+def _progress(batches: Iterable[list[tuple[str, str]]], total: int) -> Iterator[Progress]:
+    done, last = 0, ""
+    for batch in batches:
+        done += len(batch)
+        last = " ".join(batch[-1]) if batch else last
+        yield Progress(done, total, last)
