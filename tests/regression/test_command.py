@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import qkv
+import qkv.regression
 from qkv.cli import app
 
 
@@ -58,7 +60,18 @@ def test_parquet(tmp_path: Path) -> None:
     ("words", "text"),
     [
         (["--x", "age", "--y", "salary"], "a column must be one of gpa, salary, name; got 'age'"),
-        (["--x", "name", "--y", "salary"], "the column 'name' must hold numbers; got string"),
+        (["--x", "gpa", "--y", "name"], "the column 'name' must hold numbers; got string"),
+        (["--x", "gpa", "--y", "salary", "--at", "3,4"], "entries of the column 'gpa'"),
+        (
+            ["--x", "gpa", "--x", "name", "--y", "salary", "--at", "3"],
+            "one entry for each of gpa, name",
+        ),
+        (
+            ["--x", "gpa", "--y", "salary", "--at", "3", "--queries", "q.csv"],
+            "--at and --queries both",
+        ),
+        (["--x", "gpa", "--y", "salary", "--queries", "none.csv"], "there is no file 'none.csv'"),
+        (["--x", "gpa", "--y", "salary", "--out", "a.txt"], "--out must end in .csv or .parquet"),
         (["--x", "gpa", "--y", "salary", "--kernel", "cube"], "kernel must be one of"),
         (["--x", "gpa", "--y", "salary", "--bandwidth", "-1"], "bandwidth must be positive"),
     ],
@@ -77,3 +90,51 @@ def test_a_file_that_is_no_table(tmp_path: Path) -> None:
             CliRunner().invoke(
                 app, ["regress", str(path), "--x", "a", "--y", "b"], catch_exceptions=False
             )
+
+
+def _houses(n: int = 40) -> pa.Table:
+    random = np.random.default_rng(0)
+    size, kind = random.uniform(50, 150, n), random.choice(["flat", "house"], n)
+    day = np.datetime64("2024-03-01") + random.integers(0, 100, n)
+    price = 3 * size + 40 * (kind == "house") + random.standard_normal(n)
+    return pa.table({"size": size, "kind": kind, "day": day, "price": price})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_several_columns_and_a_file_of_queries(tmp_path: Path, suffix: str) -> None:
+    import pyarrow.csv
+
+    rows = _houses()
+    asked = rows.slice(0, 30).drop_columns(["price"]).append_column("id", pa.array(range(30)))
+    write = pq.write_table if suffix == "parquet" else pyarrow.csv.write_csv
+    table, queries, out = (tmp_path / f"{name}.{suffix}" for name in ("rows", "asked", "answers"))
+    write(rows, table)
+    write(asked, queries)
+    words = ["regress", str(table), "--x", "size", "--x", "kind", "--x", "day", "--y", "price"]
+    words += ["--bandwidth", "20,60"]
+    result = CliRunner().invoke(
+        app, [*words, "--queries", str(queries), "--out", str(out)], catch_exceptions=False
+    )
+    assert "price by size, kind, day: gaussian, bandwidth size 20, day 60, LOO R²" in result.stdout
+    assert "30 rows:" in result.stdout
+    found = pq.read_table(out) if suffix == "parquet" else pyarrow.csv.read_csv(out)
+    assert found.column_names == ["size", "kind", "day", "id", "answer", "low", "high"]
+    model = qkv.NadarayaWatsonRegressor(bandwidth=[20, 60], categorical="auto")
+    model.fit(rows.drop_columns(["price"]), rows["price"].to_numpy())
+    expected = model.predict(asked.drop_columns(["id"]))
+    np.testing.assert_allclose(found["answer"].to_numpy(), expected, rtol=1e-9)
+    result = CliRunner().invoke(app, [*words, "--queries", str(queries)], catch_exceptions=False)
+    assert "20 of 30 rows; --out writes all" in result.stdout
+    typed = CliRunner().invoke(app, [*words, "--at", "80,flat,2024-04-01"], catch_exceptions=False)
+    assert "2024-04-01" in typed.stdout
+    plain = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert plain.stdout.count("│ flat") + plain.stdout.count("│ house") == 7
+
+
+def test_one_row_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("a,b\n1,2\n")
+    words = ["regress", str(path), "--x", "a", "--y", "b", "--bandwidth", "1", "--at", "1"]
+    with pytest.warns(qkv.regression.Undecided, match="cannot tell the interval"):
+        result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "one row cannot tell LOO R²" in result.stdout

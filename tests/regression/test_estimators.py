@@ -70,8 +70,9 @@ def test_names_of_columns(frame) -> None:
 def test_bad_input() -> None:
     x, y = _wave(11)
     fit = qkv.NadarayaWatsonRegressor(bandwidth=0.5).fit
-    with pytest.raises(ValueError, match="contains NaN"):
-        fit(np.where(x == x[0], np.nan, x), y)
+    for options in ({"degree": 1}, {"bandwidth": "knn"}):  # what has no place for missing numbers
+        with pytest.raises(ValueError, match="contains NaN"):
+            qkv.NadarayaWatsonRegressor(**options).fit(np.where(x == x[0], np.nan, x), y)
     with pytest.raises(ValueError, match="contains infinity"):
         fit(np.where(x == x[0], np.inf, x), y)
     with pytest.raises(ValueError, match="0 sample"):

@@ -300,7 +300,7 @@ def test_ties_scales_constant_columns_and_weights_of_0(
 
 def test_a_long_search_shows_a_bar(monkeypatch, capsys) -> None:
     x = np.linspace(0, 4, 101)[:, None]
-    y = np.sin(x[:, 0])
+    y = np.sin(x[:, 0]) + np.random.default_rng(0).standard_normal(101)
     model = qkv.NadarayaWatsonRegressor(verbose=True)
     monkeypatch.setattr(progress, "PATIENCE", 60.0)
     model.fit(x, y)

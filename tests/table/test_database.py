@@ -122,22 +122,48 @@ def test_vectors_as_values_give_a_vector() -> None:
     assert answer.std == pytest.approx([found[1] for found in each if found])
 
 
-def test_fuzzy_weighs_by_the_ratio_of_texts() -> None:
-    weights = [
-        math.exp((fuzz.ratio("a7", name.casefold()) / 100 - 1) / 0.2)
-        for name in TABLE["name"].to_pylist()
-    ]
+def _likeness(query: str, name: str, bandwidth: float, cutoff: float) -> float:
+    ratio = fuzz.ratio(query, name.casefold()) / 100
+    return math.exp((ratio - 1) / bandwidth) if ratio >= cutoff else 0.0
+
+
+@pytest.mark.parametrize("cutoff", [0, 0.4, 0.5, None, 1])
+def test_fuzzy_weighs_by_the_ratio_of_texts(cutoff: float | None) -> None:
+    least = 0.6 if cutoff is None else cutoff
+    weights = [_likeness("a7", name, 0.2, least) for name in TABLE["name"].to_pylist()]
     answer = qkv.Database(TABLE, key="name", value="income").query(
-        "A7", similarity="fuzzy", bandwidth=0.2
+        "A7", similarity="fuzzy", bandwidth=0.2, cutoff=cutoff
     )
     _same(answer, pooled(weights, TABLE["income"].to_pylist()))
+    assert answer.plan.similarity["name"] == f"fuzzy, bandwidth 0.2, cutoff {least:g}"
+
+
+def test_texts_are_compared_as_unicode_says_they_are_the_same() -> None:
+    names = ["Muller", "Mu\u0308ller", "ＳＭＩＴＨ", "Straße", "Jones", "\ufb01nch"]
+    database = qkv.Database(
+        pa.table({"name": names, "row": np.arange(6.0)}), key="name", value="row"
+    )
+    for query, row in [("Müller", 1), ("müLLER", 1), ("smith", 2), ("STRASSE", 3), ("Finch", 5)]:
+        answer = database.query(query, similarity="fuzzy", cutoff=1)
+        assert answer.value == row
+    assert database.query("Müller", similarity="fuzzy").rows[0]["row"] == 1
+
+
+def test_nothing_is_like_nonsense() -> None:
+    names = ["Ana", "John", "Mei", "Zoë", "Li", "Omar", "Eva"]
+    database = qkv.Database(pa.table({"name": names, "v": np.arange(7.0)}), key="name", value="v")
+    answer = database.query("zzzzzz", similarity="fuzzy")
+    assert answer.value is None
+    assert "no v found" in str(answer)
+    assert "cutoff 0.6" in str(answer)
+    assert database.query("zzzzzz", similarity="fuzzy", cutoff=0).value == pytest.approx(3.0)
 
 
 def test_several_keys_combine_by_product() -> None:
     columns = ["age", "height", "town", "name"]
     weights = [
         kernel("gaussian", (a - 40) / 9) * kernel("triangular", (h - 1.7) / 0.2) * (t == "Oslo")
-        * math.exp((fuzz.ratio("b1", n.casefold()) / 100 - 1) / 0.5)
+        * _likeness("b1", n, 0.5, 0.3)
         for a, h, t, n in zip(*(TABLE[c].to_pylist() for c in columns), strict=True)
     ]  # fmt: skip
     database = qkv.Database(TABLE, key=columns, value="income")
@@ -149,6 +175,7 @@ def test_several_keys_combine_by_product() -> None:
             "name": "fuzzy",
         },
         "bandwidth": {"height": 0.2, "name": 0.5},
+        "cutoff": {"name": 0.3},
     }
     expected = pooled(weights, TABLE["income"].to_pylist())
     _same(database.query((40, 1.7, "Oslo", "B1"), **how), expected)
@@ -278,12 +305,50 @@ def test_missing_entries_are_skipped_and_counted() -> None:
     table = pa.table(
         {"k": [1.0, None, 3.0, math.nan, 2.0], "v": [1, 2, None, 4, 5], "x": list("abcde")}
     )
-    answer = qkv.Database(table, key="k", value="v").query(2.0, similarity="boxcar", bandwidth=5)
+    database = qkv.Database(table, key="k", value="v")
+    answer = database.query(1.5, similarity="gaussian", bandwidth=5)
     assert answer.value == 3.0
     assert answer.plan.missing == {"k": 2, "v": 1}
+    # Sources may skip what lies outside of a window: nobody counts there, and null is outside.
+    assert database.query(2.0, similarity="boxcar", bandwidth=5).plan.missing == {"k": 0, "v": 1}
+    assert database.query(1.0, similarity="boxcar", bandwidth=1).plan.missing == {"k": 0, "v": 0}
     assert (answer.plan.rows_read, answer.plan.rows_used) == (5, 2)
     assert [row["x"] for row in answer.rows] == ["a", "e"]
     assert "skipped 2 without k, 1 without v" in str(answer)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "gaussian", "equal"])
+def test_vectors_with_anything_missing_inside_are_skipped_and_counted(
+    fixed: bool, similarity: str
+) -> None:
+    rows = [[1.0, 2.0], [math.nan, 1.0], None, [2.0, 2.0], [None, 3.0], [1.0, 2.0]]
+    column = pa.array(rows, pa.list_(pa.float64(), 2) if fixed else pa.list_(pa.float64()))
+    table = pa.table({"k": column, "v": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "w": [1.0] * 6})
+    how: dict[str, Any] = {"similarity": similarity}
+    how |= {"bandwidth": 1.0} if similarity == "gaussian" else {}
+    answer = qkv.Database(table.slice(0, 6), key="k", value="v").query([1.0, 2.0], **how)
+    whole = qkv.Database(table.take([0, 3, 5]), key="k", value="v").query([1.0, 2.0], **how)
+    assert (answer.value, answer.std) == (whole.value, whole.std)
+    assert answer.plan.missing == {"k": 3, "v": 0}
+    later = qkv.Database(table.slice(1), key="k", value="v").query([1.0, 2.0], **how)
+    assert later.plan.missing == {"k": 3, "v": 0}
+    values = qkv.Database(table, key="w", value="k").query(
+        1.0, similarity="gaussian", bandwidth=1.0
+    )
+    assert values.value == pytest.approx([4 / 3, 2.0])
+    assert values.plan.missing == {"w": 0, "k": 3}
+
+
+def test_one_row_cannot_tell_how_far_it_is_off() -> None:
+    table = pa.table({"k": [1.0], "v": [5.0]})
+    database = qkv.Database(table, key="k", value="v")
+    answer = database.query(1.0)
+    assert answer.interval() is None
+    assert "v 5 (one row)" in str(answer)
+    assert "one row cannot tell how far it may be off" in str(answer)
+    chosen = database.query(1.0, similarity="gaussian")
+    assert "a guess: leave-one-out takes two rows or more" in chosen.plan.similarity["k"]
 
 
 def test_a_bandwidth_is_chosen_by_leave_one_out_and_told() -> None:

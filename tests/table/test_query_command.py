@@ -6,11 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import qkv
 from qkv.cli import app
 from qkv.table.samples import SALARIES, STUDENTS
 
@@ -114,6 +116,46 @@ def test_the_demo_and_its_plan(folder: Path) -> None:
     assert "not read yet" in plan
 
 
+def test_negative_numbers_are_words(folder: Path) -> None:
+    (folder / "t.csv").write_text("k,name,v\n-3,a,1\n-0.5,b,2\n-1e3,c,3\n4,d,4\n")
+    asked = ("-3", "4", "-.5", "-1e3")
+    for words in (
+        ("t.csv", *asked, "--key", "k", "--value", "v", "--json"),
+        ("t.csv", "--key", "k", "--json", *asked, "--value", "v"),
+        ("--key", "k", "--value", "v", "--json", "--", "t.csv", *asked),
+    ):
+        assert [answer["value"] for answer in json.loads(ask(*words))] == [1, 4, 2, 3]
+    pairs = ("t.csv", "-3,a", "--key", "k", "--key", "name", "--value", "v", "--json")
+    assert json.loads(ask(*pairs))[0]["value"] == 1
+    wide = ("t.csv", "--key", "k", "--value", "v", "-3", "--similarity", "gaussian")
+    with pytest.raises(ValueError, match="bandwidth of column 'k' must be positive"):
+        ask(*wide, "--bandwidth", "-3")
+    unknown = CliRunner().invoke(app, ["query", *wide, "--simlarity", "boxcar"])
+    assert unknown.exit_code == 2
+    assert "No such option" in unknown.output
+
+
+def test_how_a_file_is_written_can_be_said(folder: Path) -> None:
+    (folder / "t.txt.csv").write_bytes("zip|preis\n01234|1.234,5\n99999|2,0\n".encode("utf-16"))
+    how = ["--delimiter", "|", "--encoding", "utf-16", "--decimal", ",", "--thousands", "."]
+    words = ["t.txt.csv", "--key", "zip", "--value", "preis", "--type", "zip=text", "01234"]
+    (answer,) = json.loads(ask(*words, *how, "--json"))
+    assert answer["value"] == 1234.5
+    told = " ".join(answer["plan"]["notes"])
+    assert "delimiter '|', encoding utf-16, decimal ',', thousands '.'" in told
+    assert "zip text, preis number" in told
+    (detected,) = json.loads(ask(*words, "--json"))
+    assert detected["value"] == 1234.5
+    with pytest.raises(ValueError, match="--type must be given as column=type; got 'zip'"):
+        ask(*words, "--type", "zip")
+
+
+def test_a_cutoff_on_the_command_line(folder: Path) -> None:
+    words = ("students.csv", "--key", "name", "--value", "major", "Jo", "--similarity", "fuzzy")
+    assert "no major found" in ask(*words, "--cutoff", "0.9")
+    assert "no major found" not in ask(*words, "--cutoff", "0.1")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -149,3 +191,45 @@ def test_the_demo_and_its_plan(folder: Path) -> None:
 def test_mistakes(words: list[str], message: str, folder: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         CliRunner().invoke(app, ["query", *words], catch_exceptions=False)
+
+
+def test_groups_weights_decay_and_several_values(folder: Path) -> None:
+    asked = ["salaries.parquet", "--key", "gpa", "--value", "salary", "--value", "field", "3.5"]
+    how = ["--similarity", "gaussian", "--bandwidth", "0.1", "--by", "year", "--weight", "gpa"]
+    ageing = ["--decay", "year=2", "--as-of", "2022"]
+    (told,) = json.loads(ask(*asked, *how, *ageing, "--json"))
+    database = qkv.Database("salaries.parquet", key="gpa", value=["salary", "field"])
+    groups = database.query(
+        3.5, similarity="gaussian", bandwidth=0.1, by="year", weight="gpa", decay=("year", 2, 2022)
+    )
+    assert [own["group"]["year"] for own in told["groups"]] == list(groups)
+    assert max(groups) == 2022
+    first = told["groups"][0]["answer"]
+    assert first["salary"]["value"] == groups[told["groups"][0]["group"]["year"]]["salary"].value
+    assert "answers by year" in ask(*asked, *how, *ageing)
+    ask(*asked, *how, "--out", "groups.csv")
+    assert (folder / "groups.csv").read_text().startswith('"year","query.gpa","salary.value"')
+
+
+def test_a_curve(folder: Path) -> None:
+    words = ["salaries.parquet", "--key", "gpa", "--value", "salary", "--bandwidth", "0.1"]
+    ask(*words, "--curve", "2, 4, 9", "--by", "field", "--plot", "c.png", "--out", "c.parquet")
+    table = pq.read_table("c.parquet")
+    assert table["query.gpa"].to_pylist()[:9] == np.linspace(2, 4, 9).tolist()
+    assert (folder / "c.png").exists()
+    assert len(json.loads(ask(*words, "--curve", "2,4,9", "--json"))["points"]) == 9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--curve", "2,4"], r"--curve must be FROM,TO,POINTS, such as '2,4,50'; got '2,4'"),
+        (["--curve", "2,4,9", "3.5"], "--curve asks keys of its own; leave out other queries"),
+        (["3.5", "--decay", "year"], "--decay must be given as column=half-life; got 'year'"),
+        (["3.5", "--as-of", "2022"], "--as-of needs --decay, which says what ages"),
+        (["3.5", "--by", "field", "--plot", "a.png"], "--plot draws one answer, or with --curve"),
+    ],
+)
+def test_mistakes_with_groups_and_curves(folder: Path, words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ask("salaries.parquet", "--key", "gpa", "--value", "salary", *words)

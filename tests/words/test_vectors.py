@@ -132,7 +132,7 @@ def test_any_words_and_numbers_survive_both_formats(tmp_path: Path, data: st.Dat
         (b"2 2\na " + bytes(8) + b"b", r"word 2 of 2 is missing"),
         (b"1 2\na " + bytes(8) + b"b " + bytes(8), r"line 1 promises 1 words; more came"),
         (b"1 2\n" + bytes(9999), r"word 1 of 1 is longer than 4,096 bytes"),
-        (gzip.compress(b"a 1 2\n" * 99)[:-20], r"ended before the end-of-stream marker"),
+        (gzip.compress(b"a 1 2\n" * 99, mtime=0)[:-20], r"ended before the end-of-stream marker"),
         (b"0 2\n", r"must hold at least one word; it holds none"),
     ],
 )

@@ -4,7 +4,7 @@ from qkv.extras import need
 
 need("sklearn", "regress")
 
-from qkv.regression.bandwidth import Undecided as Undecided  # noqa: E402
+from qkv.bandwidth import Undecided as Undecided  # noqa: E402
 from qkv.regression.classifier import NadarayaWatsonClassifier as NadarayaWatsonClassifier  # noqa: E402
 from qkv.regression.empty import NothingNear as NothingNear  # noqa: E402
 from qkv.regression.nearest import Nearest as Nearest  # noqa: E402

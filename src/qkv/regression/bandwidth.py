@@ -1,39 +1,38 @@
-"""How wide to look: rules of thumb, and searches that let the examples decide.
+"""How wide to look: rules of thumb, and criteria by which the examples decide.
 
-Searches run over log h between bounds that the data give, so no bandwidth is ever 0 or negative:
-first one factor for all columns over a grid, then finer, then each column on its own.
+The search itself is that of :mod:`qkv.bandwidth`, over log h: no bandwidth is ever 0 or negative.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
-from qkv.regression.categories import most_smoothing
+from qkv.bandwidth import (
+    STEP,
+    VERY_FEW,
+    Axis,
+    Best,
+    Undecided,
+    log_error,
+    scale,
+    search,
+    span,
+)
 from qkv.regression.criteria import CRITERIA
 from qkv.regression.examples import Array, Examples, Width
 from qkv.regression.kernels import spread
 from qkv.regression.local import LeaveOneOut
 from qkv.regression.nearest import Nearest
 from qkv.regression.progress import Progress
-from qkv.similarity import Kernel
+from qkv.similarity import CompactKernel, Kernel
 
 RULES = ("scott", "silverman")
-GRID_STEP = math.log(2)  # between candidates on the first, coarse grid
-FINER = 8  # candidates between the best of the grid and its neighbours
-ROUNDS = 2  # times that every column is searched on its own
-COLUMN_GRID, COLUMN_FINER = 5, 6  # as above, for each column
-SHARES = 9  # smoothings tried for each categorical column, before finer ones
-
-
-class Undecided(UserWarning):
-    """The examples cannot say how wide to look."""
+SMOOTHING_STEPS = 6  # places of the first grid of each smoothing
 
 
 @dataclass
@@ -42,11 +41,21 @@ class Found:
     curve: Array  # (candidates, d + c + 1): bandwidths, smoothings, error; in order of trial
 
 
-def find(examples: Examples, kernel: Kernel, wanted: Any, degree: int, verbose: bool) -> Found:
-    """The width that `wanted` asks for: a number, one for each column, a rule or a criterion."""
+def find(
+    examples: Examples,
+    kernel: Kernel,
+    wanted: Any,
+    degree: int,
+    smoothing: Array | None,
+    verbose: bool,
+) -> Found:
+    """The width that `wanted` asks for: a number, one for each column, a rule or a criterion.
+
+    `smoothing` is that of each categorical column, if it was set and is not to be searched for.
+    """
     d, c = examples.keys.number.shape[1], len(examples.categories)
     none = np.zeros((0, d + c + 1))
-    unsmoothed = _default_smoothing(examples)
+    unsmoothed = _default_smoothing(examples) if smoothing is None else smoothing
     if isinstance(wanted, Nearest):
         return Found(Width(scales(examples), unsmoothed, min(wanted.k, _most(examples))), none)
     if not isinstance(wanted, str):
@@ -58,34 +67,35 @@ def find(examples: Examples, kernel: Kernel, wanted: Any, degree: int, verbose: 
             f"bandwidth must be a positive number, one for each column, qkv.regression.Nearest(k), "
             f"or one of {', '.join((*CRITERIA, *RULES))}, knn; got {wanted!r}"
         )
-    start = Width(rule(examples, kernel, "scott"), unsmoothed)
+    start = Width(scales(examples), unsmoothed)
     if wanted == "knn":
-        start = Width(scales(examples), unsmoothed, max(1, round(_most(examples) ** 0.5)))
+        start = start._replace(neighbors=max(1, round(_most(examples) ** 0.5)))
     reason = _undecidable(examples)
     if reason is not None:
-        _warn(reason)
-        return Found(start, none)
+        return Found(_stand_in(reason, examples, kernel, start), none)
     with Progress(verbose) as progress:
         left_out = LeaveOneOut(examples, kernel, degree)
-        search = _Search(examples, left_out, "loo" if wanted == "knn" else wanted, progress)
-        best = search.neighbors(start) if wanted == "knn" else search.bandwidth(start)
-        best = search.smoothings(best)
-    errors = [trial[-1] for trial in search.trials]
-    if max(errors) - min(errors) <= 1e-12 * abs(max(errors)):
-        _warn("every bandwidth does equally well")
-        return Found(start, np.array(search.trials))
-    return Found(best, np.array(search.trials))
+        trials = _Trials(examples, left_out, "loo" if wanted == "knn" else wanted, start, progress,
+                         smoothed=smoothing is not None)  # fmt: skip
+        few = len(examples.target) <= VERY_FEW
+        best = search(trials.score, trials.axes(), trials.together, thorough=few)
+    curve = np.array(trials.rows)
+    if not math.isfinite(best.score):
+        reason = f"{len(examples.target)} are too few for bandwidth={wanted!r}"
+        return Found(_stand_in(reason, examples, kernel, start), curve)
+    if np.ptp([score for score in trials.scores if math.isfinite(score)]) < 1e-9:
+        reason = "every bandwidth does equally well"
+        return Found(_stand_in(reason, examples, kernel, start), curve)
+    found = trials.width(best.point)
+    if wanted != "knn":
+        _tell_of_ends(best, found.bandwidth)
+    return Found(found, curve)
 
 
 def scales(examples: Examples) -> Array:
     """The standard deviation of each column; 1 where it is constant."""
-    number = examples.keys.number
-    if number.shape[1] == 0:
-        return np.ones(0)
-    centre = np.average(number, axis=0, weights=examples.weight)
-    variance = np.average((number - centre) ** 2, axis=0, weights=examples.weight)
-    extent = np.ptp(number, axis=0)
-    return np.where((extent > 0) & (variance > 0), np.sqrt(variance), 1.0)
+    columns = range(examples.keys.number.shape[1])
+    return np.array([scale(*examples.present(column)) for column in columns])
 
 
 def rule(examples: Examples, kernel: Kernel, name: str) -> Array:
@@ -122,7 +132,7 @@ def _checked(wanted: Any, d: int) -> Array:
 
 def _default_smoothing(examples: Examples) -> Array:
     """A tenth of the weight goes to other categories."""
-    return np.array([0.1 * most_smoothing(count) for count in examples.categories])
+    return np.array([0.1 * category.most_smoothing for category in examples.categories])
 
 
 def _undecidable(examples: Examples) -> str | None:
@@ -138,131 +148,99 @@ def _undecidable(examples: Examples) -> str | None:
     return None
 
 
-def _warn(reason: str) -> None:
+def _stand_in(reason: str, examples: Examples, kernel: Kernel, start: Width) -> Width:
+    """The width where none can be found, and a warning."""
     warnings.warn(
         f"the examples cannot decide the bandwidth: {reason}; Scott's rule stands in",
         Undecided,
-        stacklevel=4,
+        stacklevel=5,
     )
+    if start.neighbors is not None:
+        return start
+    return start._replace(bandwidth=rule(examples, kernel, "scott"))
+
+
+def _tell_of_ends(best: Best, bandwidth: Array) -> None:
+    for place in best.narrowest:
+        which = "" if bandwidth.size == 1 else f" of column {place} (of the numeric ones)"
+        warnings.warn(
+            f"the narrowest bandwidth{which} does best, {bandwidth[place]:.3g}, and narrower ones "
+            "do no worse: each example is best foretold by its nearest neighbours alone, as where "
+            "examples are copies of each other or hold no noise",
+            Undecided,
+            stacklevel=4,
+        )
+    if bandwidth.size and len(best.widest) == bandwidth.size:
+        warnings.warn(
+            "the widest bandwidth does best, and wider ones no worse: all examples together "
+            "foretell each as well as those near it, so the target may not depend on its distance",
+            Undecided,
+            stacklevel=4,
+        )
 
 
 @dataclass
-class _Search:
+class _Trials:
+    """Widths as points of the search, and what was found of them."""
+
     examples: Examples
     left_out: LeaveOneOut
     criterion: str
+    start: Width
     progress: Progress
-    trials: list[list[float]] = field(default_factory=list)
+    smoothed: bool  # whether the smoothings are set
+    rows: list[list[float]] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        variance = np.average(
-            (self.examples.target - self.examples.mean) ** 2, axis=0, weights=self.examples.weight
-        ).mean()
-        self.unit = 1.0 if self.criterion == "aicc" else float(variance)
-
-    def error(self, width: Width) -> float:
-        found = CRITERIA[self.criterion](self.examples, self.left_out.at(width))
-        # Rounded to what can be told apart, so that noise in the last digits decides nothing.
-        found = round(found / self.unit, 10) * self.unit
-        looked = [width.neighbors] if width.neighbors is not None else width.bandwidth
-        padded = np.resize(looked, width.bandwidth.size)
-        self.trials.append([*padded, *width.smoothing, found])
-        self.progress.heard(found, min(trial[-1] for trial in self.trials))
-        return found
-
-    def bandwidth(self, start: Width) -> Width:
-        """One factor for all columns over a grid, then finer, then each column on its own."""
-        d = start.bandwidth.size
-        if d == 0:
-            return start
-        low, high = self._bounds(start)
-        steps = math.ceil((np.max(high) - np.max(low)) / GRID_STEP)
-        factors = np.linspace(np.max(low), np.max(high), steps + 1)
-        alone = ROUNDS * d * (COLUMN_GRID + COLUMN_FINER) if d > 1 else 0
-        self.progress.expect(factors.size + FINER + alone)
-
-        def along(factor: float) -> Width:
-            return start._replace(bandwidth=start.bandwidth * math.exp(factor))
-
-        best, lowest = self._line(along, factors)
-        found = along(best)
-        if d == 1:
-            self._tell_if_at(best, float(factors[0]))
-            return found
-        for _ in range(ROUNDS):
-            before = lowest
-            for column in range(d):
-
-                def one(logarithm: float, column: int = column, found: Width = found) -> Width:
-                    changed = found.bandwidth.copy()
-                    changed[column] = start.bandwidth[column] * math.exp(logarithm)
-                    return found._replace(bandwidth=changed)
-
-                places = np.linspace(low[column], high[column], COLUMN_GRID)
-                logarithm, error = self._line(one, places, COLUMN_FINER)
-                if error < lowest:
-                    found, lowest = one(logarithm), error
-            if lowest > before - 1e-3 * abs(before):
-                break
-        return found
-
-    def neighbors(self, start: Width) -> Width:
-        """The number of neighbours, over numbers that grow by about a fifth."""
-        most = _most(self.examples)
-        counts = np.unique(np.geomspace(1, most, min(most, 40)).round().astype(int))
-        self.progress.expect(counts.size)
-        errors = [self.error(start._replace(neighbors=int(count))) for count in counts]
-        return start._replace(neighbors=int(counts[int(np.argmin(errors))]))
-
-    def smoothings(self, found: Width) -> Width:
-        """How much each categorical column looks at other categories, one after the other."""
-        several = [(at, count) for at, count in enumerate(self.examples.categories) if count > 1]
-        self.progress.expect(len(several) * (SHARES + COLUMN_FINER))
-        for column, count in several:
-
-            def one(share: float, column: int = column, found: Width = found) -> Width:
-                changed = found.smoothing.copy()
-                changed[column] = share
-                return found._replace(smoothing=changed)
-
-            share, _ = self._line(
-                one, np.linspace(0.0, most_smoothing(count), SHARES), COLUMN_FINER
-            )
-            found = one(share)
-        return found
-
-    def _line(
-        self, along: Callable[[float], Width], grid: Array, finer_steps: int = FINER
-    ) -> tuple[float, float]:
-        """The best place on a grid, or between its neighbours; and its error."""
-        errors = [self.error(along(float(place))) for place in grid]
-        at = len(errors) - 1 - int(np.argmin(errors[::-1]))  # of equals, the widest
-        low, high = grid[max(0, at - 1)], grid[min(len(grid) - 1, at + 1)]
-        finer = minimize_scalar(
-            lambda place: self.error(along(float(place))),
-            bounds=(low, high),
-            method="bounded",
-            options={"maxiter": finer_steps, "xatol": 2e-3 * (high - low)},
+        self.variance = float(
+            np.average(
+                (self.examples.target - self.examples.mean) ** 2,
+                axis=0,
+                weights=self.examples.weight,
+            ).mean()
         )
-        if finer.fun < errors[at]:
-            return float(finer.x), float(finer.fun)
-        return float(grid[at]), float(errors[at])
+        self.known: dict[tuple[float, ...], float] = {}
 
-    def _bounds(self, start: Width) -> tuple[Array, Array]:
-        """Logarithms of factors on `start`: from the spacing of keys to where all look alike."""
-        d = start.bandwidth.size
-        extent = np.ptp(self.examples.keys.number, axis=0)
-        extent = np.where(extent > 0, extent, start.bandwidth)
-        spacing = extent * _count(self.examples) ** (-1 / d)
-        low = np.log(np.minimum(spacing, start.bandwidth / 10) / start.bandwidth)
-        return low, np.log(3 * extent / start.bandwidth)
+    @property
+    def together(self) -> int:
+        """How many coordinates are bandwidths, or the one number of neighbours."""
+        return self.start.bandwidth.size if self.start.neighbors is None else 1
 
-    def _tell_if_at(self, best: float, edge: float) -> None:
-        key = self.examples.keys.number
-        if best <= edge + 0.05 and len(np.unique(key)) < len(key):
-            warnings.warn(
-                "the error keeps falling as the bandwidth does, down to the spacing of the keys: "
-                "examples with equal keys may be copies of each other",
-                Undecided,
-                stacklevel=5,
-            )
+    def axes(self) -> list[Axis]:
+        if self.start.neighbors is None:
+            d, compact = len(self.start.bandwidth), isinstance(self.left_out.kernel, CompactKernel)
+            axes = [span(*self.examples.present(column), d, compact) for column in range(d)]
+        else:
+            most = math.log(_most(self.examples))
+            axes = [Axis(0.0, most, math.log(self.start.neighbors), STEP / 2)]
+        for category, share in zip(self.examples.categories, self.start.smoothing, strict=True):
+            most = category.most_smoothing
+            axis = Axis(0.0, most, float(share), max(most, 1e-9) / SMOOTHING_STEPS)
+            # One that the user set stays.
+            axes.append(axis._replace(low=axis.start, high=axis.start) if self.smoothed else axis)
+        self.progress.expect(sum(30 + 10 * (len(axes) > 1) for _ in axes))
+        return axes
+
+    def width(self, point: Array) -> Width:
+        widths, smoothing = point[: self.together], point[self.together :]
+        if self.start.neighbors is not None:
+            count = max(1, round(math.exp(widths[0])))
+            return self.start._replace(neighbors=count, smoothing=smoothing)
+        return self.start._replace(bandwidth=np.exp(widths), smoothing=smoothing)
+
+    def score(self, point: Array) -> float:
+        width = self.width(point)
+        looked = [width.neighbors] if width.neighbors is not None else width.bandwidth
+        name = (*map(float, looked), *width.smoothing)
+        if name not in self.known:
+            error = CRITERIA[self.criterion](self.examples, self.left_out.at(width))
+            self.known[name] = self._as_score(error)
+            self.rows.append([*np.resize(looked, width.bandwidth.size), *width.smoothing, error])
+            self.scores.append(self.known[name])
+            self.progress.heard(error, min(row[-1] for row in self.rows))
+        return self.known[name]
+
+    def _as_score(self, error: float) -> float:
+        # Akaike's criterion is a logarithm already.
+        return round(error, 10) if self.criterion == "aicc" else log_error(error, self.variance)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numbers
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -12,9 +15,10 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from qkv.operators.sorted.ascending import ascending
 from qkv.regression import bandwidth as search
-from qkv.regression import columns, empty, local, rows
+from qkv.regression import batches, columns, empty, local, rows, storage
 from qkv.regression.examples import Array, Examples, Keys, Places, Width
 from qkv.regression.kernels import as_kernel
+from qkv.regression.nearest import Nearest
 from qkv.similarity import Kernel
 
 WEIGHT = np.dtype([("index", np.intp), ("weight", np.float64)])
@@ -28,6 +32,8 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     degree: int
     empty: str
     categorical: Any
+    ordered: Any
+    smoothing: Any
     verbose: bool
 
     columns_: columns.Columns
@@ -35,6 +41,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     kernel_: Kernel
     width_: Width
     rows_: Places
+    row_count_: int
     bandwidth_: Array
     smoothing_: Array
     cv_curve_: Array
@@ -45,33 +52,88 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         if self.degree not in (0, 1) or not isinstance(self.degree, numbers.Integral):
             raise ValueError(f"degree must be 0 or 1; got {self.degree!r}")
         self.kernel_ = as_kernel(self.kernel)
-        self.columns_, keys = columns.learn(self, X, self.categorical)
+        self.columns_, keys = columns.learn(self, X, self.categorical, self.ordered)
         weight = None
+        self.row_count_ = len(keys)
         self.rows_ = np.arange(len(keys))
+        if keys.some_missing:
+            self.rows_ = np.flatnonzero(~np.isnan(keys.number).all(axis=1))
+            if self.rows_.size == 0:
+                raise ValueError("X must hold a number in some row; all are missing")
         if sample_weight is not None:
             weight = _check_sample_weight(
                 sample_weight, keys.number, dtype=np.float64, ensure_non_negative=True
             )
-            self.rows_ = np.flatnonzero(weight)
+            self.rows_ = self.rows_[weight[self.rows_] > 0]
             if self.rows_.size == 0:
                 raise ValueError("sample_weight must not be 0 everywhere")
-            keys, target, weight = keys.take(self.rows_), target[self.rows_], weight[self.rows_]
+            weight = weight[self.rows_]
             if np.all(weight == 1):
                 weight = None
+        if len(self.rows_) < len(keys):  # rows of no weight, or that nothing is known of
+            keys, target = keys.take(self.rows_), target[self.rows_]
         if keys.number.shape[1] == 1:  # sorted once, so that no question has to sort again
             line = ascending(np.ascontiguousarray(keys.number[:, 0]))
             keys, target = Keys(line.number[:, None], line.take(keys.code)), line.take(target)
             self.rows_ = line.take(self.rows_[:, None])[:, 0]
             weight = None if weight is None else line.take(weight[:, None])[:, 0]
-        counts = tuple(len(known) for known in self.columns_.categories)
-        self.examples_ = Examples(keys, target, weight, counts)
+        categories = tuple(names.category for names in self.columns_.names)
+        self.examples_ = Examples(keys, target, weight, categories)
         found = search.find(
-            self.examples_, self.kernel_, self.bandwidth, int(self.degree), self.verbose
-        )
+            self.examples_, self.kernel_, self.bandwidth, int(self.degree),
+            self._set_smoothing(), self.verbose,
+        )  # fmt: skip
         self.width_ = found.width
         self.bandwidth_, self.smoothing_ = found.width.bandwidth, found.width.smoothing
         self.cv_curve_ = found.curve[np.lexsort(found.curve.T[::-1])]
         return self
+
+    def _set_smoothing(self) -> Array | None:
+        """The smoothing that the user set for each column of categories, if any."""
+        if self.smoothing is None:
+            return None
+        names = [names.name for names in self.columns_.names]
+        given = self.smoothing
+        if isinstance(given, Mapping):
+            if set(given) != set(names):
+                raise ValueError(
+                    f"smoothing must have a number for each of the columns {', '.join(names)}; "
+                    f"got {dict(given)!r}"
+                )
+            given = [given[name] for name in names]
+        found = np.asarray(given, dtype=np.float64)
+        if found.ndim > 1 or (found.ndim == 1 and found.size != len(names)):
+            raise ValueError(
+                f"smoothing must be one number or one for each of {len(names)} columns of "
+                f"categories; got shape {found.shape}"
+            )
+        found = np.resize(found, len(names))
+        for name, share, category in zip(names, found, self.examples_.categories, strict=True):
+            if not 0 <= share <= category.most_smoothing:
+                raise ValueError(
+                    f"smoothing of column {name!r} must lie between 0 and "
+                    f"{category.most_smoothing:g}; got {share:g}"
+                )
+        return found
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to a file: safetensors and JSON, no code, whole or not at all."""
+        check_is_fitted(self)
+        storage.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The model that :meth:`save` wrote, checked before it is used."""
+        found: Self = storage.load(cls, Path(path))
+        return found
+
+    def _rows_of(self, source: Any) -> Iterator[tuple[Any, Any]]:
+        """Batches of a source in Arrow, whole, and as the columns that the model knows."""
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        wanted = None if names is None else list(names)
+        for batch in batches.batches(source, wanted):
+            yield batch, batch if wanted is None else batches.as_table(batch.select(wanted))
 
     def _keys(self, X: Any) -> Keys:  # noqa: N803
         check_is_fitted(self)
@@ -97,6 +159,13 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             policy, answer, nothing, self.examples_, self.width_, query, values, prior
         )
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # A line has no slope along a number that is missing, and nearest neighbours no distance.
+        adaptive = isinstance(self.bandwidth, Nearest) or str(self.bandwidth) == "knn"
+        tags.input_tags.allow_nan = self.degree == 0 and not adaptive
+        return tags
+
     def effective_neighbours(self, X: Any) -> Array:  # noqa: N803
         """How many examples each answer rests on, 1 / Σ α²; 0 where none is in sight."""
         query = self._keys(X)
@@ -107,7 +176,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         return found
 
     def weights(self, X: Any, top: int | None = None) -> npt.NDArray[Any]:  # noqa: N803
-        """The weights of the training rows in each answer, (n, m).
+        """The weights of the training rows in each answer, (n, m); those left out of fit have 0.
 
         With `top`, those of the most attended rows alone, the largest first: (n, top) pairs of
         (index, weight). Where fewer are in sight, the last are (-1, 0).
@@ -116,7 +185,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         if top is not None and not (isinstance(top, numbers.Integral) and top >= 1):
             raise ValueError(f"top must be a whole number of at least 1; got {top!r}")
         if top is None:
-            whole = np.zeros((len(query), self.rows_.max() + 1))
+            whole = np.zeros((len(query), self.row_count_))
             for batch, weights, _ in rows.weights(*self._gaze, query):
                 whole[batch, self.rows_] = weights
             return whole

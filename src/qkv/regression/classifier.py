@@ -37,6 +37,8 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
         degree: int = 0,
         empty: str = "prior",
         categorical: Any = None,
+        ordered: Any = None,
+        smoothing: Any = None,
         verbose: bool = False,
     ) -> None:
         self.kernel = kernel
@@ -44,6 +46,8 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
         self.degree = degree
         self.empty = empty
         self.categorical = categorical
+        self.ordered = ordered
+        self.smoothing = smoothing
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803

@@ -24,7 +24,7 @@ def gcv(examples: Examples, others: Others) -> float:
     """The mean squared residual over (1 − tr L / n)²."""
     square, trace = _fitted(examples, others)
     rest = 1 - trace / examples.copies.sum()
-    return float(square / rest**2) if rest > 1e-12 else math.inf
+    return float(square / rest**2) if rest > 1e-9 else math.inf
 
 
 def aicc(examples: Examples, others: Others) -> float:

@@ -58,6 +58,8 @@ def fill(
 
 def nearest(examples: Examples, width: Width, query: Keys) -> list[list[int]]:
     """The examples nearest to each query: first by equal categories, then by distance."""
+    if query.some_missing or examples.keys.some_missing:
+        return [_nearest_by_shared(examples, width, query.take([row])) for row in range(len(query))]
     number, code = examples.keys.number / width.bandwidth, examples.keys.code
     extent = (
         1
@@ -67,10 +69,23 @@ def nearest(examples: Examples, width: Width, query: Keys) -> list[list[int]]:
     # A category that differs costs more than any distance.
     far = extent * max(1, number.shape[1])
     columns, asked = [number], [query.number / width.bandwidth]
-    for column, count in enumerate(examples.categories):
-        names = np.arange(count)
+    for column, category in enumerate(examples.categories):
+        names = np.arange(category.size)
         columns.append(far * (code[:, column, None] == names))
         asked.append(far * (query.code[:, column, None] == names))
     tree, place = KDTree(np.hstack(columns)), np.hstack(asked)
     distance, _ = tree.query(place)
     return list(tree.query_ball_point(place, distance * (1 + 1e-12)))  # several, where they tie
+
+
+def _nearest_by_shared(examples: Examples, width: Width, query: Keys) -> list[int]:
+    """The same for one query, by the numbers that both have; all examples, if it has none."""
+    differ = (examples.keys.code != query.code).sum(axis=1)
+    difference = (examples.keys.number - query.number) / width.bandwidth
+    shared = (~np.isnan(difference)).sum(axis=1)
+    distance = np.nansum(difference**2, axis=1) / np.maximum(shared, 1)
+    distance[shared == 0] = np.inf
+    best = differ == differ[np.argmin(np.where(distance < np.inf, differ, differ.max() + 1))]
+    least = distance[best].min()
+    near = best & ((distance <= least * (1 + 1e-12)) | (distance == least))
+    return list(np.flatnonzero(near))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from qkv.regression.categories import Category
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Codes: TypeAlias = npt.NDArray[np.int64]
@@ -15,14 +18,19 @@ Places: TypeAlias = npt.NDArray[np.intp]
 class Keys(NamedTuple):
     """Rows as attention compares them."""
 
-    number: Array  # (n, d): columns that have a distance
-    code: Codes  # (n, c): columns that are equal or not; -1 is a category never seen
+    number: Array  # (n, d): columns that have a distance; NaN where missing
+    code: Codes  # (n, c): categories by number; see `categories` for those that have none
 
     def take(self, rows: Any) -> Keys:
         return Keys(self.number[rows], self.code[rows])
 
     def __len__(self) -> int:
         return len(self.number)
+
+    @property
+    def some_missing(self) -> bool:
+        """Whether numbers are missing."""
+        return bool(np.isnan(self.number).any())
 
 
 class Examples(NamedTuple):
@@ -31,7 +39,7 @@ class Examples(NamedTuple):
     keys: Keys
     target: Array  # (m, k)
     weight: Array | None  # (m,) > 0; None where all are 1
-    categories: tuple[int, ...]  # how many each column of codes has
+    categories: tuple[Category, ...]  # one for each column of codes
 
     @property
     def copies(self) -> Array:
@@ -42,10 +50,16 @@ class Examples(NamedTuple):
     def mean(self) -> Array:
         return np.average(self.target, axis=0, weights=self.weight)
 
+    def present(self, column: int) -> tuple[Array, Array]:
+        """The numbers of a column that are there, (p, 1), and their copies (p,)."""
+        number = self.keys.number[:, column]
+        there = ~np.isnan(number)
+        return number[there, None], self.copies[there]
+
 
 class Width(NamedTuple):
     """How wide to look."""
 
     bandwidth: Array  # (d,): one for each number; or their units, where `neighbors` is given
-    smoothing: Array  # (c,): the share of weight that goes to other categories
+    smoothing: Array  # (c,): how much other categories weigh, in each column
     neighbors: int | None = None  # each query looks as far as so many neighbours

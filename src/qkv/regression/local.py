@@ -1,8 +1,8 @@
 """Local fits: the mean that attention gives (degree 0), and the line through it (degree 1).
 
-A local line minimises Σ K(x, kᵢ) (yᵢ − a − bᵀ(kᵢ − x))². Its ingredients are attention too, with
-products of keys and targets as values: a = ȳ + bᵀ(x − k̄), with b = cov(k, k)⁺ cov(k, y) under the
-weights. Where the keys in sight do not spread, b is 0 and the mean remains.
+A local line minimises Σ K(x, kᵢ) (yᵢ − a − bᵀ(kᵢ − x))². Its ingredients are moments of keys and
+targets under the weights: a = ȳ + bᵀ(x − k̄), with b = cov(k, k)⁺ cov(k, y). Where the keys in sight
+do not spread, b is 0 and the mean remains.
 """
 
 from __future__ import annotations
@@ -10,23 +10,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from qkv.regression import rows
 from qkv.regression.examples import Array, Examples, Keys, Places, Width
+from qkv.regression.moments import Frame, Moments, one_by_one
 from qkv.regression.pool import Everyone, pool
 from qkv.similarity import Kernel
 
-#: Products of keys lose eps · (spread / bandwidth)²; beyond this they are formed about each query.
-SAFE_SPREAD = 2000.0
 _FLAT = 1e-9  # a spread of keys, relative to the bandwidth squared, that gives no slope
 _THIN = 1e-7  # a spread relative to that along another axis, too thin for a slope of any accuracy
-_ALMOST_ALL = 1 - 1e-6
+_ACCURATE = 1e6  # how many times its rounding a spread must be
 
 
 class Fit(NamedTuple):
     answer: Array  # (n, k)
     log_total: Array  # (n,); -inf where there is nothing to attend to
-    reach: Array  # (n,): 1 + the squared distance from the mean key, in units of its covariance
 
 
 class Others(NamedTuple):
@@ -40,38 +38,72 @@ def fit(examples: Examples, kernel: Kernel, width: Width, query: Keys, degree: i
     """The fitted values at the queries."""
     if degree == 0 or examples.keys.number.shape[1] == 0:
         said = pool(examples, kernel, width, query, examples.target)
-        return Fit(said.answer, said.log_total, np.ones(len(query)))
-    return _line(examples, kernel, width, query)
+        return Fit(said.answer, said.log_total)
+    frame = Frame(examples, kernel)
+    noise = frame.noise(width)
+    if noise > _FLAT / 10:
+        moments = one_by_one(examples, kernel, width, query, None, _is_line(examples))
+    else:
+        said = pool(examples, kernel, width, query, frame.columns)
+        moments = frame.moments(said, query.number, width)
+        doubt = np.flatnonzero(_doubtful(moments, np.full(len(query), noise)))
+        if doubt.size:
+            moments.put(doubt, one_by_one(
+                examples, kernel, width, query.take(doubt), None, _is_line(examples)
+            ))  # fmt: skip
+    return Fit(_solve(moments).answer, moments.log_total)
 
 
 class LeaveOneOut:
-    """What the fit without each example says of it, at any number of widths, each in one pass.
-
-    Both fits are weighted least squares, for which ŷ₋ᵢ = (ŷᵢ − Lᵢᵢ yᵢ)/(1 − Lᵢᵢ) holds.
-    """
+    """What the fit without each example says of it, at any number of widths, each in one pass."""
 
     def __init__(self, examples: Examples, kernel: Kernel, degree: int) -> None:
         self.examples, self.kernel = examples, kernel
-        self.straight = degree == 1 and examples.keys.number.shape[1] > 0
-        self.everyone = Everyone(examples, kernel, examples.target)
+        self.frame: Frame | None = None
+        columns = examples.target
+        if degree == 1 and examples.keys.number.shape[1] > 0:
+            self.frame = Frame(examples, kernel)
+            columns = self.frame.columns
+        self.everyone = Everyone(examples, kernel, columns)
         self.prior = _means_of_others(examples)
 
     def at(self, width: Width) -> Others:
-        said, share = self.everyone.without_itself(width)
-        answer, target = said.answer, self.examples.target
-        if self.straight:
-            places = np.arange(len(target))
-            line = _line(self.examples, self.kernel, width, self.examples.keys, own=places)
-            share = np.minimum(share * line.reach, 1.0)
-            # A line that must pass through a point says nothing of it; the mean of the others does.
-            sound = (share < _ALMOST_ALL)[:, None]
-            rest = np.where(sound, 1 - share[:, None], 1.0)
-            answer = np.where(sound, (line.answer - share[:, None] * target) / rest, answer)
-        alone = said.log_total == -np.inf
+        if self.frame is None:
+            said, share = self.everyone.without_itself(width)
+            answer, log_total = said
+        else:
+            answer, share, log_total = self._lines(self.frame, width)
+        alone = log_total == -np.inf
         if alone.any():
             answer = np.where(alone[:, None], self.prior, answer)
             share = np.where(alone, 1.0, share)
         return Others(answer, share)
+
+    def _lines(self, frame: Frame, width: Width) -> tuple[Array, Array, Array]:
+        """Lines through the others, leverages, and log totals."""
+        keys, noise = self.examples.keys, np.full(len(self.examples.target), frame.noise(width))
+        if noise[0] > _FLAT / 10:
+            moments = self._one_by_one(width, np.arange(len(keys)))
+            share = self.everyone.share(moments.log_total, width)
+        else:
+            said, share = self.everyone.without_itself(width)
+            moments = frame.moments(said, keys.number, width)
+            if self.everyone.line is None:  # by difference, which costs digits
+                noise = noise / np.maximum(1 - share, 1e-300)
+            doubt = np.flatnonzero(_doubtful(moments, noise))
+            if doubt.size:
+                moments.put(doubt, self._one_by_one(width, doubt))
+                share[doubt] = self.everyone.share(moments.log_total, width)[doubt]
+        solved = _solve(moments, share)
+        # Of least squares: L/(1 − L) is the example's weight by what the others know of its place.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odds = share / (1 - share) * solved.reach
+            leverage = np.where(np.isfinite(odds), odds / (1 + odds), 1.0)
+        return solved.answer, leverage, moments.log_total
+
+    def _one_by_one(self, width: Width, places: Places) -> Moments:
+        keys = self.examples.keys.take(places)
+        return one_by_one(self.examples, self.kernel, width, keys, places, _is_line(self.examples))
 
 
 def _means_of_others(examples: Examples) -> Array:
@@ -84,45 +116,45 @@ def _means_of_others(examples: Examples) -> Array:
                     examples.mean)  # fmt: skip
 
 
-def _line(
-    examples: Examples, kernel: Kernel, width: Width, query: Keys, own: Places | None = None
-) -> Fit:
-    unit, key, target = width.bandwidth, examples.keys.number, examples.target
-    centre = key.mean(axis=0)
-    z, x = (key - centre) / unit, (query.number - centre) / unit
-    if max(np.abs(z).max(), np.abs(x).max(initial=0)) <= SAFE_SPREAD:
-        columns = np.hstack([z, _outer(z, z), target, _outer(z, target)])
-        said = pool(examples, kernel, width, query, columns, own)
-        d, k = z.shape[1], target.shape[1]
-        mean_z, zz, mean_y, zy = np.split(said.answer, np.cumsum([d, d * d, k]), axis=1)
-        moments = mean_z - x, zz.reshape(-1, d, d), mean_y, zy.reshape(-1, d, k)
-        covariance = moments[1] - mean_z[:, :, None] * mean_z[:, None, :]
-        slope_side = moments[3] - mean_z[:, :, None] * mean_y[:, None, :]
-        return _solve(moments[0], covariance, mean_y, slope_side, said.log_total)
-    parts = []
-    for batch, weights, log_total in rows.weights(examples, kernel, width, query, own):
-        step = (key[None] - query.number[batch, None]) / unit  # (rows, m, d)
-        mean_z, mean_y = np.einsum("nm,nmd->nd", weights, step), weights @ target
-        step -= mean_z[:, None]
-        covariance = np.einsum("nm,nmd,nme->nde", weights, step, step, optimize=True)
-        slope_side = np.einsum("nm,nmd,mk->ndk", weights, step, target, optimize=True)
-        parts.append(_solve(mean_z, covariance, mean_y, slope_side, log_total))
-    return Fit(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+def _is_line(examples: Examples) -> bool:
+    return (examples.keys.number.shape[1], examples.keys.code.shape[1]) == (1, 0)
 
 
-def _outer(left: Array, right: Array) -> Array:
-    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)
+def _least_spread(eigenvalues: Array) -> Array:
+    """The spread along an axis that gives a slope, for each query; (n, 1)."""
+    return np.maximum(_FLAT, _THIN * eigenvalues[:, -1:])
 
 
-def _solve(
-    offset: Array, covariance: Array, mean: Array, slope_side: Array, log_total: Array
-) -> Fit:
-    """From the moments under the weights to the fit; `offset` is the mean key as seen from x."""
+def _doubtful(moments: Moments, noise: Array) -> npt.NDArray[np.bool_]:
+    """Where rounding decides whether there is a slope, or spoils it."""
+    eigenvalues: Array = np.linalg.eigvalsh(moments.covariance).astype(np.float64, copy=False)
+    noise = noise[:, None]
+    least = _least_spread(eigenvalues)
+    spoilt = (eigenvalues > least / 10) & (eigenvalues < _ACCURATE * noise)
+    seen = moments.log_total > -np.inf
+    return np.asarray(seen & (spoilt | (noise > least / 10)).any(axis=1))
+
+
+class _Solved(NamedTuple):
+    answer: Array  # (n, k)
+    reach: Array  # (n,): 1 + the squared distance from the mean key, in units of its covariance
+
+
+def _solve(moments: Moments, share: Array | None = None) -> _Solved:
+    """From the moments under the weights to the fit.
+
+    With `share`, that of an example left out: an axis that it alone would open is infinitely far.
+    """
+    offset, covariance, mean, slope_side, _ = moments
     eigenvalues, vectors = np.linalg.eigh(covariance)
-    largest = eigenvalues[:, -1:]
-    steep = eigenvalues > np.maximum(_FLAT, _THIN * largest)
+    least = _least_spread(eigenvalues)
+    steep = eigenvalues > least
     inverse = np.divide(1.0, eigenvalues, where=steep, out=np.zeros_like(eigenvalues))
     seen = np.einsum("nde,nd->ne", vectors, offset)  # the offset along each axis of the spread
     sides = np.einsum("nde,ndk->nek", vectors, slope_side)
     answer = mean - np.einsum("ne,ne,nek->nk", seen, inverse, sides)
-    return Fit(answer, log_total, 1 + (seen**2 * inverse).sum(axis=1))
+    reach = 1 + (seen**2 * inverse).sum(axis=1)
+    if share is not None:
+        opened = ~steep & ((share * (1 - share))[:, None] * seen**2 > least)
+        reach = np.where(opened.any(axis=1), np.inf, reach)
+    return _Solved(answer, reach)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from scipy.spatial import KDTree
 from torch import Tensor
 
 from qkv.memory import TILE_BYTES
 from qkv.regression.examples import Array, Examples, Places, Width
 from qkv.similarity import Kernel
-from qkv.similarity.kernel import squared_distance
+from qkv.similarity.distance import squared_distance
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,6 @@ def widths(examples: Examples, width: Width, query: Array, own: Places | None = 
     return np.maximum(found, smallest)
 
 
-def with_widths(
-    examples: Examples, width: Width, query: Array, own: Places | None = None
-) -> torch.Tensor:
+def with_widths(examples: Examples, width: Width, query: Array, own: Places | None = None) -> Array:
     """Queries as :class:`Adaptive` takes them."""
-    return torch.from_numpy(np.column_stack([query, widths(examples, width, query, own)]))
+    return np.column_stack([query, widths(examples, width, query, own)])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from qkv.jit.kernels import UnavailableError, warn_once
 from qkv.operators.sorted.line import Line, Said
 from qkv.partial import Partial
 from qkv.pooling import attend_partial
 from qkv.regression import rows, tree
-from qkv.regression.categories import log_factor
+from qkv.regression.categories import log_factor, log_own
 from qkv.regression.examples import Array, Codes, Examples, Keys, Places, Width
 from qkv.regression.kernels import at, height
 from qkv.regression.nearest import Adaptive, with_widths
@@ -22,6 +24,10 @@ from qkv.similarity.base import SortedForm
 
 #: Where others weigh less than this beside the key itself, a difference would have lost digits.
 _ALMOST_ALONE = 1e-6
+#: Of how many parts answers are merged, at most, where numbers are missing.
+MOST_PARTS = 256
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 def pool(
@@ -36,25 +42,29 @@ def pool(
 
     `own` says which example each query is itself, if it is one. Rows of one combination of
     categories are pooled together, and the parts merged: within a part the categories change the
-    total alone.
+    total alone. So are rows that miss the same numbers: a number that query or key misses takes no
+    part in their distance, which is scaled up for it. Who share no number do not see each other.
     """
     weight = examples.weight
     value = columns if weight is None else np.column_stack([weight, weight[:, None] * columns])
-    similarity, tokens = at(kernel, width.bandwidth), torch.from_numpy(query.number)
+    tokens = query.number
     if width.neighbors is not None:
         tokens = with_widths(examples, width, query.number, own)
-        similarity = Adaptive(similarity)
-    merged: Partial | None = None
-    for kind, members in _kinds(examples.keys):
-        part = _partial(similarity, tokens, examples.keys.number[members], value[members])
-        if kind.size:
-            factor = log_factor(kind[None], query.code, examples.categories, width.smoothing)
-            part = part._replace(log_total=part.log_total + torch.from_numpy(factor[:, 0]))
-            empty = (part.log_total == -torch.inf).unsqueeze(-1)
-            part = part._replace(answer=part.answer.masked_fill(empty, 0.0))
-        merged = part if merged is None else merged.merge(part)
-    assert merged is not None, "there is at least one example"
-    answer, log_total = merged.answer.numpy(), merged.log_total.numpy()
+    kinds, asked = list(_kinds(examples.keys)), list(_patterns(query.number))
+    if len(kinds) * len(asked) > MOST_PARTS and examples.keys.some_missing:
+        return _by_rows(examples, kernel, width, query, columns)
+    n = len(query)
+    answer, log_total = np.zeros((n, value.shape[1])), np.full(n, -np.inf)
+    for there, members in asked:
+        part = _merged(
+            examples, kernel, width, kinds, there, query.take(members), tokens[members], value
+        )
+        if part is None:
+            continue
+        if len(asked) == 1:  # all at once: nothing to be copied
+            answer, log_total = part.answer.numpy(), part.log_total.numpy()
+        else:
+            answer[members], log_total[members] = part.answer.numpy(), part.log_total.numpy()
     if weight is None:
         return Said(answer, log_total)
     some = answer[:, 0] > 0
@@ -65,14 +75,78 @@ def pool(
         return Said(mean, log_total + np.log(np.maximum(answer[:, 0], 0)))
 
 
-def _kinds(keys: Keys) -> Iterator[tuple[Codes, Any]]:
-    """Each combination of categories, and which rows have it."""
-    if keys.code.shape[1] == 0:
-        yield np.empty(0, np.int64), slice(None)
+class _Kind(NamedTuple):
+    """Rows of one combination of categories that have the same numbers."""
+
+    code: Codes  # (c,)
+    there: Mask  # (d,)
+    members: Any
+
+
+def _merged(
+    examples: Examples,
+    kernel: Kernel,
+    width: Width,
+    kinds: list[_Kind],
+    there: Mask,
+    query: Keys,
+    tokens: Array,
+    value: Array,
+) -> Partial | None:
+    """What all kinds of rows say to queries that have the numbers `there`."""
+    merged: Partial | None = None
+    d = len(there)
+    for kind in kinds:
+        common = there & kind.there
+        if d and not common.any():
+            continue  # nothing to compare
+        # Distances grow with the columns that take part, and so must the width.
+        bandwidth = width.bandwidth[common] * math.sqrt(common.sum() / max(1, d))
+        similarity, key = at(kernel, bandwidth), examples.keys.number[kind.members]
+        asked = tokens
+        if width.neighbors is not None:  # with which nothing is missing
+            similarity = Adaptive(similarity)
+        elif not common.all():
+            asked, key = (np.ascontiguousarray(each[:, common]) for each in (tokens, key))
+        part = _partial(similarity, torch.from_numpy(asked), key, value[kind.members])
+        if kind.code.size:
+            factor = log_factor(kind.code[None], query.code, examples.categories, width.smoothing)
+            part = part._replace(log_total=part.log_total + torch.from_numpy(factor[:, 0]))
+            empty = (part.log_total == -torch.inf).unsqueeze(-1)
+            part = part._replace(answer=part.answer.masked_fill(empty, 0.0))
+        merged = part if merged is None else merged.merge(part)
+    return merged
+
+
+def _by_rows(examples: Examples, kernel: Kernel, width: Width, query: Keys, columns: Array) -> Said:
+    """Where almost every row misses something else: by the weights themselves."""
+    answer, log_total = np.empty((len(query), columns.shape[1])), np.empty(len(query))
+    for batch, weights, totals in rows.weights(examples, kernel, width, query):
+        answer[batch], log_total[batch] = weights @ columns, totals
+    return Said(answer, log_total)
+
+
+def _patterns(number: Array) -> Iterator[tuple[Mask, Any]]:
+    """Which numbers are there, and the rows of which that holds."""
+    missing = np.isnan(number)
+    if not missing.any():
+        yield np.ones(number.shape[1], dtype=bool), slice(None)
         return
-    kinds, kind_of = np.unique(keys.code, axis=0, return_inverse=True)
-    for number, kind in enumerate(kinds):
-        yield kind, kind_of.ravel() == number
+    patterns, pattern_of = np.unique(missing, axis=0, return_inverse=True)
+    for place, pattern in enumerate(patterns):
+        yield ~pattern, np.flatnonzero(pattern_of.ravel() == place)
+
+
+def _kinds(keys: Keys) -> Iterator[_Kind]:
+    """Each combination of categories and of numbers that are there, and which rows have it."""
+    for there, members in _patterns(keys.number):
+        if keys.code.shape[1] == 0:
+            yield _Kind(np.empty(0, np.int64), there, members)
+            continue
+        places = np.arange(len(keys))[members]
+        codes, code_of = np.unique(keys.code[places], axis=0, return_inverse=True)
+        for number, code in enumerate(codes):
+            yield _Kind(code, there, places[code_of.ravel() == number])
 
 
 def _partial(similarity: Kernel, tokens: torch.Tensor, key: Array, value: Array) -> Partial:
@@ -112,15 +186,28 @@ class Everyone:
         if self.line is None or width.neighbors is not None:
             return self._by_difference(width)
         bandwidth = self.unit.bandwidth * float(width.bandwidth[0])
-        said = self.line.pool_others(self.unit.kernel, bandwidth)
+        try:
+            said = self.line.pool_others(self.unit.kernel, bandwidth)
+        except UnavailableError as reason:
+            warn_once(str(reason))
+            return self._by_difference(width)
+        return said, self.share(said.log_total, width)
+
+    def share(self, log_total: Array, width: Width) -> Array:
+        """The share of each example beside others of such a total."""
+        own = self._own_at(width)
         with np.errstate(over="ignore"):
-            return said, self.own / (self.own + np.exp(said.log_total))
+            return np.asarray(own / (own + np.exp(log_total)))
+
+    def _own_at(self, width: Width) -> Array:
+        code, categories = self.examples.keys.code, self.examples.categories
+        return np.asarray(self.own * np.exp(log_own(code, categories, width.smoothing)))
 
     def _by_difference(self, width: Width) -> tuple[Said, Array]:
         examples, kernel, columns = self.examples, self.kernel, self.columns
         keys = examples.keys
         everyone = pool(examples, kernel, width, keys, columns, own=np.arange(len(keys)))
-        own = self.own * np.prod(1 - width.smoothing)
+        own = self._own_at(width)
         with np.errstate(over="ignore"):
             share = np.minimum(own * np.exp(-everyone.log_total), 1.0)
         rest = 1 - share

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_array, check_consistent_length
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
 
-from qkv.regression import local, rows, uncertainty
+from qkv.bandwidth import Undecided
+from qkv.extras import need
+from qkv.regression import batches, local, rows, uncertainty
 from qkv.regression.base import NadarayaWatson
 from qkv.regression.criteria import residuals
-from qkv.regression.examples import Array
+from qkv.regression.examples import Array, Keys
 from qkv.similarity import Kernel
 
 
@@ -25,7 +29,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
     >>> import numpy as np, qkv
     >>> x = np.linspace(0, 4, 101)[:, None]
     >>> y = 2 * np.sin(x[:, 0]) + x[:, 0]
-    >>> model = qkv.NadarayaWatsonRegressor().fit(x, y)
+    >>> model = qkv.NadarayaWatsonRegressor(bandwidth=0.1).fit(x, y)
     >>> model.predict([[1.0], [2.0]]).round(1)
     array([2.7, 3.8])
 
@@ -42,8 +46,19 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
             (what the nearest example says), "prior" (the mean of all) or "raise". Gaussian and
             Laplacian kernels see everything; far away they answer as the nearest example does.
         categorical: columns that are equal or not, by name or place; "auto" takes those that hold
-            no numbers. They are smoothed after Aitchison and Aitken.
+            neither numbers nor dates. They are smoothed after Aitchison and Aitken.
+        ordered: columns whose categories have an order, by name or place, or a mapping of columns
+            to their categories in order. They are smoothed after Wang and van Ryzin, by how far
+            categories lie apart: as numbers, if they are such, else as places in the order.
+        smoothing: how much other categories weigh, one number or one for each column of
+            categories, or a mapping by name; None searches for it where the bandwidth is searched
+            for, and else takes a tenth of the most.
         verbose: show how the search for a bandwidth comes along, if it takes over a second.
+
+    X is an array, or a table of pandas, Polars or Arrow. Dates count in days, other times in
+    seconds, booleans as 0 and 1. A number that is missing (NaN, None, null) takes no part in the
+    distance to its row, which is scaled up by the share of columns that do; lines and nearest
+    neighbours take no missing numbers. A missing category weighs what categories do on average.
 
     `sample_weight` counts copies of a row: leave-one-out leaves one copy out. Weights of at most 1
     leave out the row whole.
@@ -59,6 +74,8 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         degree: int = 0,
         empty: str = "nan",
         categorical: Any = None,
+        ordered: Any = None,
+        smoothing: Any = None,
         verbose: bool = False,
     ) -> None:
         self.kernel = kernel
@@ -66,6 +83,8 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         self.degree = degree
         self.empty = empty
         self.categorical = categorical
+        self.ordered = ordered
+        self.smoothing = smoothing
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
@@ -85,23 +104,78 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         answer = self._shaped(self._answer(query, self.empty))
         if not return_std:
             return answer
+        if self._cannot_tell("the standard deviation"):
+            return answer, np.full_like(answer, np.nan)
         noise = uncertainty.learn(*self._gaze, int(self.degree))
         return answer, self._shaped(noise.at(*self._gaze, query))
+
+    def predict_batches(self, source: Any, level: float | None = None) -> Iterator[Any]:
+        """The rows of `source` with their answers, as Arrow record batches, one after the other.
+
+        `source` is the path of a Parquet file or of a folder of them, or anything that speaks
+        Arrow; columns are found by the names seen in fit, others are passed through. Each batch
+        gains a column ``answer``, and with `level` the bounds ``low`` and ``high`` of
+        :meth:`predict_interval`. Memory does not grow with the number of rows.
+        """
+        intervals = None if level is None else self._intervals(level)
+        for batch, known in self._rows_of(source):
+            query = self._keys(known)
+            answers = {"answer": self._shaped(self._answer(query, self.empty))}
+            if intervals is not None:
+                bounds = intervals(query)
+                answers |= {"low": bounds[:, 0], "high": bounds[:, 1]}
+            yield batches.beside(batch, answers)
+
+    def plot(self, level: float = 0.9, points: int = 401) -> Any:
+        """The examples, the curve of answers and the interval about it, a Matplotlib figure.
+
+        For models of one column of numbers, dates or times.
+        """
+        check_is_fitted(self)
+        numbers = self.columns_.numbers
+        if len(numbers) != 1 or self.columns_.names or not self._one_output:
+            raise ValueError(
+                "plot draws the answers of one column of numbers; this model has "
+                f"{self.n_features_in_} columns and {self.examples_.target.shape[1]} outputs"
+            )
+        need("matplotlib", "plot")
+        from qkv.plot import band
+
+        key = self.examples_.keys.number[:, 0]
+        curve = Keys(np.linspace(key.min(), key.max(), points)[:, None],
+                     np.empty((points, 0), np.int64))  # fmt: skip
+        answer = self._shaped(self._answer(curve, self.empty))
+        bounds = self._intervals(level)(curve)
+        names = (numbers[0].name if hasattr(self, "feature_names_in_") else "x", "y")
+        return band(numbers[0].shown(key), self.examples_.target[:, 0],
+                    numbers[0].shown(curve.number[:, 0]), answer, bounds,
+                    names=names, level=level)  # fmt: skip
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Array:  # noqa: N803
         """Bounds (n, 2) between which a share `level` of new observations falls; or (n, 2, k).
 
         See :mod:`qkv.regression.uncertainty`. From few examples no bounds can promise much: below
-        2 / (1 − level) of them, the largest residuals stand in.
+        2 / (1 − level) of them, the largest residuals stand in. One example cannot tell: NaN,
+        with a warning.
         """
+        return self._intervals(level)(self._keys(X))
+
+    def _intervals(self, level: float) -> Callable[[Keys], Array]:
+        """What gives the intervals of any number of queries, having looked at the noise once."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1; got {level!r}")
-        query = self._keys(X)
-        answer = self._answer(query, self.empty)
+        check_is_fitted(self)
+        if self._cannot_tell("the interval"):
+            k = self.examples_.target.shape[1]
+            return lambda query: self._shaped(np.full((len(query), 2, k), np.nan))
         noise = uncertainty.learn(*self._gaze, int(self.degree))
         relative = uncertainty.relative_bounds(noise, *self._gaze, level)  # (2, k)
-        unit = noise.at(*self._gaze, query)
-        return self._shaped(answer[:, None] + relative * unit[:, None])
+
+        def of(query: Keys) -> Array:
+            answer, unit = self._answer(query, self.empty), noise.at(*self._gaze, query)
+            return self._shaped(answer[:, None] + relative * unit[:, None])
+
+        return of
 
     def predict_quantile(self, X: Any, quantiles: float | Sequence[float]) -> Array:  # noqa: N803
         """Quantiles of the targets under each query's weights, (n, q), or (n, q, k).
@@ -122,13 +196,31 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         return self._shaped(self._fill(self.empty, found, totals, query, alone, prior))
 
     def loo_score(self) -> float:
-        """R² of predicting each example from all others, averaged over outputs."""
+        """R² of predicting each example from all others, averaged over outputs.
+
+        One example cannot tell: NaN, with a warning.
+        """
+        check_is_fitted(self)
         examples = self.examples_
+        if self._cannot_tell("R²"):
+            return math.nan
         others = local.LeaveOneOut(examples, self.kernel_, int(self.degree)).at(self.width_)
         errors = np.average(residuals(examples, others) ** 2, axis=0, weights=examples.weight)
         spread = np.average((examples.target - examples.mean) ** 2, axis=0, weights=examples.weight)
         share = np.divide(errors, spread, where=spread > 0, out=(errors > 0).astype(float))
         return float(1 - share.mean())
+
+    def _cannot_tell(self, what: str) -> bool:
+        """Whether there is one example alone, nothing to hold it against; then warns."""
+        one = len(self.examples_.target) == 1 and self.examples_.copies[0] <= 1
+        if one:
+            warnings.warn(
+                f"one row of data cannot tell {what}: there is no other to hold it against; "
+                "the answer is NaN",
+                Undecided,
+                stacklevel=3,
+            )
+        return one
 
     def _shaped(self, answer: Array) -> Array:
         return answer[..., 0] if self._one_output else answer
@@ -157,7 +249,7 @@ def _targets(estimator: Any, y: Any) -> Array:
     checked: Array = check_array(
         target, ensure_2d=False, dtype=np.float64, input_name="y", estimator=estimator
     )
-    return checked
+    return np.require(checked, requirements="W")  # torch shares no memory that is not
 
 
 def _quantiles(weights: Array, target: Array, wanted: Array) -> Array:

@@ -53,10 +53,24 @@ def log_kernels(
     logs = log_factor(examples.keys.code, query.code, examples.categories, width.smoothing)
     if examples.keys.number.shape[1] == 0:
         return logs
-    similarity, tokens = at(kernel, width.bandwidth), torch.from_numpy(query.number)
+    if width.neighbors is None and (query.some_missing or examples.keys.some_missing):
+        return logs + _log_of_shared(kernel, width, query.number, examples.keys.number)
+    similarity, tokens = at(kernel, width.bandwidth), query.number
     if width.neighbors is not None:
         tokens = with_widths(examples, width, query.number, own)
         similarity = Adaptive(similarity)
     with torch.no_grad():
-        scores = similarity.log_score(tokens, torch.from_numpy(examples.keys.number))
+        scores = similarity.log_score(
+            torch.from_numpy(tokens), torch.from_numpy(examples.keys.number)
+        )
     return np.asarray(logs + scores.numpy())
+
+
+def _log_of_shared(kernel: Kernel, width: Width, query: Array, key: Array) -> Array:
+    """log K by the numbers that query and key share, scaled up to all; -inf if there is none."""
+    difference = (query[:, None] - key[None]) / width.bandwidth
+    shared = (~np.isnan(difference)).sum(axis=-1)
+    squared = np.nansum(difference**2, axis=-1) * (key.shape[1] / np.maximum(shared, 1))
+    with torch.no_grad():
+        logs = kernel.log_profile(torch.from_numpy(squared)).numpy()
+    return np.where(shared > 0, logs, -np.inf)

@@ -51,49 +51,51 @@ class Answer:
         value ± z · std / √(effective_rows − 1). None where values are no single numbers, or where
         less than two rows' worth of weight leaves the spread unknown.
         """
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must lie between 0 and 1; got {level}")
-        if not isinstance(self.value, float) or self.effective_rows < 2.0:
-            return None
-        z = NormalDist().inv_cdf(0.5 + level / 2)
-        reach = z * self.std / math.sqrt(self.effective_rows - 1.0)
-        return self.value - reach, self.value + reach
+        far = math.nan
+        if isinstance(self.value, float):
+            far = float(reach(np.float64(self.std), np.float64(self.effective_rows), level))
+        return None if math.isnan(far) else (self.value - far, self.value + far)
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as JSON has it."""
         interval = self.interval()
         return {
-            "query": _jsonable(dict(self.query)),
-            "value": _jsonable(self.value),
+            "query": jsonable(dict(self.query)),
+            "value": jsonable(self.value),
             "std": self.std,
             "interval": None if interval is None else list(interval),
             "distribution": [
-                {"value": _jsonable(value), "weight": weight}
+                {"value": jsonable(value), "weight": weight}
                 for value, weight in self.distribution.items()
             ],
             "effective_rows": self.effective_rows,
-            "rows": [_jsonable(row) for row in self.rows],
+            "rows": [jsonable(row) for row in self.rows],
             "plan": self.plan.to_dict(),
         }
 
-    def to_arrow(self) -> pa.Table:
-        """The answer as a table of one row, to be put together with others.
+    def record(self) -> dict[str, Any]:
+        """The answer as one row of a table.
 
         The query stands under `query.<column>`, the distribution as a list of structs.
         """
         low, high = self.interval() or (None, None)
-        heavy = [{"value": value, "weight": weight} for value, weight in self.distribution.items()]
-        columns: dict[str, Any] = {
-            **{f"query.{name}": [_plain(entry)] for name, entry in self.query.items()},
-            "value": [self.value],
-            "std": pa.array([self.std], None if isinstance(self.std, list) else pa.float64()),
-            "interval_low": pa.array([low], pa.float64()),
-            "interval_high": pa.array([high], pa.float64()),
-            "effective_rows": [self.effective_rows],
+        row: dict[str, Any] = {
+            **{f"query.{name}": _plain(entry) for name, entry in self.query.items()},
+            "value": self.value,
+            "std": self.std,
+            "interval_low": low,
+            "interval_high": high,
+            "effective_rows": self.effective_rows,
         }
-        if heavy or not isinstance(self.value, (float, list)):
-            columns["distribution"] = [heavy]
-        return pa.table(columns)
+        if self.distribution or not isinstance(self.value, (float, list)):
+            row["distribution"] = [
+                {"value": value, "weight": weight} for value, weight in self.distribution.items()
+            ]
+        return row
+
+    def to_arrow(self) -> pa.Table:
+        """The answer as a table of one row, to be put together with others."""
+        return records_to_arrow([self.record()])
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The weights over the keys, with the answer marked; saved where a path is given."""
@@ -105,9 +107,9 @@ class Answer:
         return figure
 
     def __str__(self) -> str:
-        from qkv.table.report import as_text
+        from qkv.table.report import in_text
 
-        return as_text(self)
+        return in_text(self.__rich__())
 
     def __rich__(self) -> Any:
         from qkv.table.report import as_rich
@@ -120,19 +122,40 @@ class Answer:
         return as_html(self)
 
 
+def reach(std: Any, effective_rows: Any, level: float) -> Any:
+    """How far a mean may lie from the true one; NaN below two rows' worth of weight."""
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must lie between 0 and 1; got {level}")
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    known = effective_rows >= 2.0
+    return np.where(known, z * std / np.sqrt(np.where(known, effective_rows, 2.0) - 1.0), np.nan)
+
+
+def records_to_arrow(records: list[dict[str, Any]]) -> pa.Table:
+    """Rows as a table; what is unknown in all of them is still a number where it would be one."""
+    names = dict.fromkeys(name for record in records for name in record)
+    columns = {}
+    for name in names:
+        entries = [record.get(name) for record in records]
+        known = any(entry is not None for entry in entries)
+        number = not known and name.endswith(("std", "interval_low", "interval_high"))
+        columns[name] = pa.array(entries, pa.float64() if number else None)
+    return pa.table(columns)
+
+
 def _plain(entry: Any) -> Any:
     if isinstance(entry, np.generic):
         return entry.item()
     return entry.tolist() if isinstance(entry, np.ndarray) else entry
 
 
-def _jsonable(entry: Any) -> Any:
+def jsonable(entry: Any) -> Any:
     """An entry as JSON has it; what JSON lacks becomes text."""
     entry = _plain(entry)
     if isinstance(entry, Mapping):
-        return {str(name): _jsonable(part) for name, part in entry.items()}
+        return {str(name): jsonable(part) for name, part in entry.items()}
     if isinstance(entry, (list, tuple)):
-        return [_jsonable(part) for part in entry]
+        return [jsonable(part) for part in entry]
     if isinstance(entry, float) and not math.isfinite(entry):
         return None
     if entry is None or isinstance(entry, (bool, int, float, str)):

@@ -1,20 +1,30 @@
-"""How far to look, where nobody says: what best foretells each row of a sample from the others."""
+"""How far to look, where nobody says: the bandwidths of least leave-one-out error on a sample.
+
+The search, and the error of numbers, are those of the regressor: the same rows get the same width.
+"""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from qkv.bandwidth import VERY_FEW, Score, log_error, search, span
+from qkv.operators.sorted.line import KERNELS as SORTED
+from qkv.operators.sorted.line import Line, failure
 from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
-from qkv.table.comparison import log_kernel
+from qkv.table.comparison import COMPACT, log_kernel
+from qkv.table.reading import complete
 from qkv.table.similarity import Wanted, compare
 from qkv.table.sources import Request, Source
 from qkv.table.sources.base import Where
 
 #: Rows that are foretold from each other.
 SAMPLE_ROWS = 1000
-#: Bandwidths tried, in standard deviations of the keys.
-FACTORS = 2.0 ** np.arange(-9.0, 2.5, 0.5)
+
+Array = npt.NDArray[np.float64]
 
 
 def sample(source: Source, columns: list[str], where: Where) -> pa.Table:
@@ -30,7 +40,7 @@ def sample(source: Source, columns: list[str], where: Where) -> pa.Table:
         np.empty(0),
     )
     for batch in source.scan(Request(columns, whole_rows=False, where=where)).batches():
-        here = batch.drop_null()
+        here, _ = complete(batch, dict.fromkeys(columns, 0))
         drawn = generator.random(len(here))
         # Every row draws a lot, and the lowest stay.
         lots = np.concatenate([lots, drawn])
@@ -41,32 +51,65 @@ def sample(source: Source, columns: list[str], where: Where) -> pa.Table:
 
 
 def choose(rows: pa.Table, wanted: dict[str, Wanted], value: str) -> dict[str, float]:
-    """Bandwidths for the columns that lack one: one factor, times each column's deviation.
+    """Bandwidths for the columns that lack one.
 
     Leave-one-out: each row's value is foretold by all other rows. Numbers are judged by squared
     error, other values by the logarithm of the weight that their own value got.
     """
     lacking = [column for column, own in wanted.items() if own.lacks_bandwidth]
-    scales, squares = {}, {}
+    points = {column: _points(_whole(rows.column(column)), column) for column in lacking}
+    if len(rows) < 2:
+        return dict.fromkeys(lacking, 1.0)
+    values = _whole(rows.column(value))
+    score = _on_a_line(points, wanted, values) if len(wanted) == 1 else None
+    compact = all(wanted[column].name in COMPACT for column in lacking) and score is not None
+    score = score or _between_all(rows, points, wanted, values)
+    copies = np.ones(len(rows))
+    axes = [span(points[column], copies, len(lacking), compact) for column in lacking]
+    best = search(score, axes, together=len(lacking), thorough=len(rows) <= VERY_FEW)
+    return dict(zip(lacking, np.exp(best.point).tolist(), strict=True))
+
+
+def _on_a_line(
+    points: dict[str, Array], wanted: dict[str, Wanted], values: pa.Array
+) -> Score | None:
+    """By sums over sorted keys, if keys and values are numbers."""
+    ((column, own),) = wanted.items()
+    if points[column].shape[1] != 1 or kind_of(values.type) is not Kind.NUMBER:
+        return None
+    if own.name not in SORTED or failure(own.name) is not None:
+        return None
+    judge = _Numbers(values)
+    line = Line(np.ascontiguousarray(points[column][:, 0]), judge.truth)
+
+    def score(point: Array) -> float:
+        said = line.pool_others(own.name, math.exp(point[0]))
+        return judge.score(said.answer, np.isneginf(said.log_total))
+
+    return score
+
+
+def _between_all(
+    rows: pa.Table, points: dict[str, Array], wanted: dict[str, Wanted], values: pa.Array
+) -> Score:
+    """By the weights of all pairs of rows."""
     fixed = np.zeros((len(rows), len(rows)))
     np.fill_diagonal(fixed, -np.inf)  # no row may look at itself
     for column, own in wanted.items():
-        keys = _whole(rows.column(column))
-        if column in lacking:
-            scales[column], squares[column] = _distances(keys, column)
-        else:
+        if column not in points:
+            keys = _whole(rows.column(column))
             fixed += compare(column, keys.type, keys, own).logs(keys)
-    foretell = _judge(_whole(rows.column(value)))
-    errors = []
-    for factor in FACTORS:
+    squares = {column: _squared_distances(point) for column, point in points.items()}
+    numeric = kind_of(values.type) in (Kind.NUMBER, Kind.VECTOR)
+    judge = _Numbers(values) if numeric else _Names(values)
+
+    def score(point: Array) -> float:
         logs = fixed.copy()
-        for column in lacking:
-            logs += log_kernel(wanted[column].name, squares[column] / factor**2)
-        errors.append(foretell(_weights(logs)))
-    # Of those that are as good, the widest.
-    good = FACTORS[np.array(errors) <= min(errors) * (1 + 1e-9)]
-    best = float(good[-1]) if len(rows) > 1 else 1.0
-    return {column: best * scales[column] for column in lacking}
+        for (column, square), width in zip(squares.items(), np.exp(point), strict=True):
+            logs += log_kernel(wanted[column].name, square / width**2)
+        return judge.of_weights(_weights(logs))
+
+    return score
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -75,44 +118,54 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return plain(array)
 
 
-def _distances(keys: pa.Array, column: str) -> tuple[float, np.ndarray]:
-    """The standard deviation of keys, and squared distances in units of it."""
+def _points(keys: pa.Array, column: str) -> Array:
+    """Keys as points, (m, d)."""
     if kind_of(keys.type) is Kind.VECTOR:
-        points = vectors(keys, column)
-    else:
-        points = numbers(keys, 0)[:, None]
-    deviation = float(np.sqrt(points.var(axis=0).sum())) if len(points) else 1.0
-    scale = deviation if np.isfinite(deviation) and deviation > 0.0 else 1.0
-    difference = (points[:, None, :] - points[None, :, :]) / scale
-    return scale, (difference**2).sum(axis=-1)
+        return np.asarray(vectors(keys, column), dtype=np.float64)
+    return np.asarray(numbers(keys, 0)[:, None], dtype=np.float64)
 
 
-def _weights(logs: np.ndarray) -> np.ndarray:
+def _squared_distances(points: Array) -> Array:
+    return np.asarray(((points[:, None, :] - points[None, :, :]) ** 2).sum(axis=-1))
+
+
+def _weights(logs: Array) -> Array:
     """Rows that sum to 1, or are all 0."""
     peak = logs.max(axis=1, keepdims=True, initial=-np.inf)
     weights = np.exp(logs - np.where(np.isneginf(peak), 0.0, peak))
     total = weights.sum(axis=1, keepdims=True)
-    return np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)  # type: ignore[no-any-return]
+    found: Array = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return found
 
 
-def _judge(values: pa.Array):  # type: ignore[no-untyped-def]
-    """A function from leave-one-out weights to an error."""
-    if kind_of(values.type) in (Kind.NUMBER, Kind.VECTOR):
+class _Numbers:
+    """The squared error of numbers, or vectors of them."""
+
+    def __init__(self, values: pa.Array) -> None:
         is_vector = kind_of(values.type) is Kind.VECTOR
         truth = vectors(values, "value") if is_vector else numbers(values)[:, None]
-        mean = truth.mean(axis=0) if len(truth) else truth
+        # Around their mean, so that values far from 0 keep their digits.
+        self.truth: Array = np.ascontiguousarray(truth - truth.mean(axis=0), dtype=np.float64)
+        self.variance = float((self.truth**2).mean()) or 1.0
 
-        def squared_error(weights: np.ndarray) -> float:
-            # Who sees nobody must guess the mean.
-            alone = weights.sum(axis=1, keepdims=True) == 0.0
-            return float(((np.where(alone, mean, weights @ truth) - truth) ** 2).mean())
+    def of_weights(self, weights: Array) -> float:
+        return self.score(weights @ self.truth, weights.sum(axis=1) == 0)
 
-        return squared_error
-    codes = values.dictionary_encode().indices.to_numpy()
-    same = codes[:, None] == codes[None, :]
-    floor = 1.0 / max(len(codes), 1) ** 2
+    def score(self, foretold: Array, nobody: npt.NDArray[np.bool_]) -> float:
+        """What is foretold (m, k) against the truth; who sees nobody guesses the others' mean."""
+        mean_of_others = -self.truth / (len(self.truth) - 1)
+        foretold = np.where(nobody[:, None], mean_of_others, foretold)
+        return log_error(float(((foretold - self.truth) ** 2).mean()), self.variance)
 
-    def surprise(weights: np.ndarray) -> float:
-        return float(-np.log(np.maximum((weights * same).sum(axis=1), floor)).mean())
 
-    return surprise
+class _Names:
+    """The surprise at values that are equal or not."""
+
+    def __init__(self, values: pa.Array) -> None:
+        codes = values.dictionary_encode().indices.to_numpy()
+        self.same = codes[:, None] == codes[None, :]
+        self.floor = 1.0 / len(codes) ** 2
+
+    def of_weights(self, weights: Array) -> float:
+        found = np.maximum((weights * self.same).sum(axis=1), self.floor)
+        return round(float(-np.log(found).mean()), 10)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import math
+from decimal import Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,8 @@ import pyarrow.compute as pc
 
 _SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_MS = 86_400_000
+#: Arithmetic of decimals as wide as columns may be.
+_DIGITS = Context(prec=80)
 
 
 class Kind(enum.Enum):
@@ -68,9 +73,9 @@ def numbers(array: pa.Array, origin: int = 0) -> np.ndarray:
     time keeps its nanoseconds however far it lies from 1970.
     """
     if kind_of(array.type) is Kind.TIME:
-        ticks = pc.subtract(_ticks(array), pa.scalar(origin, pa.int64()))
-        counted = ticks.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        return counted / _ticks_per_unit(array.type)  # type: ignore[no-any-return]
+        moved = pc.subtract(ticks(array), pa.scalar(origin, pa.int64()))
+        counted = moved.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return counted / ticks_per_unit(array.type)  # type: ignore[no-any-return]
     if array.type != pa.float64():
         array = array.cast(pa.float64(), safe=False)
     return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
@@ -90,11 +95,29 @@ def vectors(array: pa.Array, column: str) -> np.ndarray:
     return flat.reshape(len(array), d)
 
 
-def origin_of(array: pa.Array) -> int:
-    """Where times are counted from: the first of these."""
-    if kind_of(array.type) is not Kind.TIME:
-        return 0
-    return int(_ticks(array)[0].as_py())
+def lacking(column: pa.Array) -> np.ndarray | None:
+    """Where a column is null or NaN, or a vector with either inside; None if nowhere."""
+    if kind_of(column.type) is Kind.VECTOR:
+        return _lacking_inside(plain(column))
+    floating = pa.types.is_floating(column.type)
+    if column.null_count == 0:
+        if not floating or len(column) == 0:
+            return None
+        entries = column.to_numpy(zero_copy_only=False)
+        # The least of numbers is NaN where one of them is; much quicker than asking each.
+        return np.isnan(entries) if np.isnan(entries.min()) else None
+    absent = column.is_null(nan_is_null=floating)
+    return absent.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _lacking_inside(column: pa.Array) -> np.ndarray | None:
+    inside = lacking(pc.list_flatten(column))
+    if inside is None and column.null_count == 0:
+        return None
+    absent = np.array(column.is_null())
+    if inside is not None:
+        absent[pc.list_parent_indices(column).to_numpy()[inside]] = True
+    return absent
 
 
 def unit_of(type: pa.DataType) -> str:
@@ -118,23 +141,35 @@ def in_units(difference: float | dt.timedelta, type: pa.DataType, column: str) -
     return float(difference)
 
 
-def shifted(scalar: pa.Scalar, by: float) -> Any:
-    """An entry that lies at least `by` units from this one, as Python has it; None if beyond.
+def shifted(scalar: pa.Scalar, by: float, type: pa.DataType) -> Any:
+    """An entry of this type at least `by` units from the query, as Python has it; None if beyond.
 
     Rounded outwards, so that a window from one such entry to another loses no row.
     """
-    type = scalar.type
-    outwards = -np.inf if by < 0 else np.inf
+    down = by < 0
     if kind_of(type) is Kind.TIME:
-        steps = by * _ticks_per_unit(type)
-        ticks = int(_ticks(pa.array([scalar.as_py()], type))[0].as_py())
-        ticks += int(np.floor(steps)) - 1 if by < 0 else int(np.ceil(steps)) + 1
+        at = ticks(pa.array([scalar.as_py()], type))[0].as_py()
+        moved = at + _outwards(Fraction(by) * ticks_per_unit(type), down)
         try:
-            return pa.array([ticks], _integer_type(type)).view(type)[0].as_py()
+            return pa.array([moved], _integer_type(type)).view(type)[0].as_py()
         except (OverflowError, ValueError, pa.ArrowInvalid):
             return None
-    moved = np.nextafter(float(scalar.as_py()) + by, outwards)
-    return float(moved) if np.isfinite(moved) else None
+    value = scalar.as_py()
+    if pa.types.is_floating(type) or (isinstance(value, float) and not np.isfinite(value)):
+        edge = np.nextafter(float(value) + by, -np.inf if down else np.inf)
+        return float(edge) if np.isfinite(edge) else None
+    exact = Fraction(value) + Fraction(by)
+    if pa.types.is_integer(type):
+        bits, signed = type.bit_width, pa.types.is_signed_integer(type)
+        least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+        return min(max(_outwards(exact, down), least), most)
+    digits = _outwards(exact * Fraction(10) ** type.scale, down)
+    fits = abs(digits) < 10**type.precision
+    return Decimal(digits).scaleb(-type.scale, _DIGITS) if fits else None
+
+
+def _outwards(number: Fraction, down: bool) -> int:
+    return math.floor(number) if down else math.ceil(number)
 
 
 def entries(values: list[Any], type: pa.DataType, column: str) -> pa.Array:
@@ -147,22 +182,48 @@ def entries(values: list[Any], type: pa.DataType, column: str) -> pa.Array:
             )
     wanted = plain_type(type)
     if kind is Kind.NUMBER:
-        # Integers stay so: identifiers beyond 2^53 would not survive as float64.
-        whole = pa.types.is_integer(wanted) and all(_is_whole(value) for value in values)
-        unsigned = pa.types.is_unsigned_integer(wanted) and all(value >= 0 for value in values)
-        wanted = (pa.uint64() if unsigned else pa.int64()) if whole else pa.float64()
-        values = values if whole else [float(value) for value in values]
+        wanted, values = _exact(values, wanted)
     if pa.types.is_timestamp(wanted):  # a day stands for its beginning
-        values = [_moment(value) for value in values]
+        values = [_moment(value, wanted.unit) for value in values]
+    if pa.types.is_date(wanted):
+        values = [
+            value.astype("datetime64[D]").item() if isinstance(value, np.datetime64) else value
+            for value in values
+        ]
     if kind is Kind.VECTOR:
         wanted = pa.list_(pa.float64())
         values = [[float(x) for x in value] for value in values]
     try:
+        if pa.types.is_timestamp(wanted):  # without a zone, a time is in UTC
+            return pa.array(values, pa.timestamp(wanted.unit)).cast(wanted)
         return pa.array(values, wanted)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as error:
+    except (pa.ArrowException, TypeError, OverflowError, ValueError) as error:
         raise ValueError(
             f"query for key column {column!r} must be {kind.value} ({type}): {error}"
         ) from error
+
+
+def _exact(values: list[Any], column: pa.DataType) -> tuple[pa.DataType, list[Any]]:
+    """Numbers, and the type that holds all of them as they are, as far as the column can tell.
+
+    Identifiers beyond 2^53 would not survive as float64, nor would the digits of decimals.
+    """
+    whole = all(isinstance(value, (int, np.integer)) for value in values)
+    if pa.types.is_integer(column) and whole:
+        least, most = min(map(int, values), default=0), max(map(int, values), default=0)
+        if least >= -(2**63) and most < 2**63:
+            return pa.int64(), values
+        if least >= 0 and most < 2**64:
+            return pa.uint64(), values
+    floats = pa.float64(), [float(value) for value in values]
+    mixed = pa.types.is_decimal(column) or not all(isinstance(value, float) for value in values)
+    if pa.types.is_floating(column) or not mixed or not np.isfinite(floats[1]).all():
+        return floats
+    digits = [value if isinstance(value, Decimal) else Decimal(str(value)) for value in values]
+    try:
+        return pa.array(digits).type, digits
+    except pa.ArrowInvalid:  # 77 digits and more
+        return floats
 
 
 def parsed(text: str, type: pa.DataType, column: str) -> Any:
@@ -189,8 +250,8 @@ def _parse(text: str, kind: Kind, type: pa.DataType) -> Any:
         if pa.types.is_time(type):
             return dt.time.fromisoformat(text)
         moment = dt.datetime.fromisoformat(text)
-        if pa.types.is_timestamp(type) and type.tz and moment.tzinfo is None:
-            return moment.replace(tzinfo=dt.UTC)
+        if pa.types.is_timestamp(type):  # in the column's zone; without one, both are in UTC
+            return pa.scalar(moment, pa.timestamp("us", type.tz)).as_py()
         return moment
     if kind is Kind.VECTOR:
         return [float(number) for number in text.strip("[]() ").split(",")]
@@ -207,8 +268,6 @@ def _integer_or_float(text: str) -> int | float:
 def _fits(value: Any, kind: Kind) -> bool:
     number = (int, float, np.integer, np.floating)
     if kind is Kind.NUMBER:
-        from decimal import Decimal
-
         plain_number = isinstance(value, (*number, Decimal)) and not isinstance(value, bool)
         return plain_number and value == value
     if kind is Kind.TIME:
@@ -222,11 +281,9 @@ def _fits(value: Any, kind: Kind) -> bool:
     return False
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and -(2**63) <= int(value) < 2**64
-
-
-def _moment(value: Any) -> Any:
+def _moment(value: Any, unit: str) -> Any:
+    if isinstance(value, np.datetime64):
+        return value.astype(f"datetime64[{unit}]")
     is_day = isinstance(value, dt.date) and not isinstance(value, dt.datetime)
     return dt.datetime.combine(value, dt.time()) if is_day else value
 
@@ -245,11 +302,13 @@ def _integer_type(type: pa.DataType) -> pa.DataType:
     return pa.int32() if type.bit_width == 32 else pa.int64()
 
 
-def _ticks(array: pa.Array) -> pa.Array:
+def ticks(array: pa.Array) -> pa.Array:
+    """Times as the integers that they are kept as."""
     return array.view(_integer_type(array.type)).cast(pa.int64())
 
 
-def _ticks_per_unit(type: pa.DataType) -> int:
+def ticks_per_unit(type: pa.DataType) -> int:
+    """How many of them a day has, for dates, or a second."""
     if pa.types.is_date32(type):
         return 1
     if pa.types.is_date64(type):

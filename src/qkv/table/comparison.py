@@ -7,8 +7,11 @@ logarithms of its weights itself.
 from __future__ import annotations
 
 import math
+import sys
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,8 +23,6 @@ from qkv.table import kernels
 from qkv.table.columns import (
     Kind,
     kind_of,
-    numbers,
-    origin_of,
     plain,
     plain_type,
     shifted,
@@ -29,6 +30,7 @@ from qkv.table.columns import (
     vectors,
 )
 from qkv.table.where import Both, Compare, Condition, Either, OneOf
+from qkv.table.words import key_words, queries_in_ticks, query_words, unit_in_ticks
 
 #: Kernels of the distance in bandwidths, by name.
 KERNELS = {
@@ -85,79 +87,111 @@ class Comparison(ABC):
         """A condition that every row of any weight fulfils, where there is one."""
         return None
 
+    def bounds(self, low: pa.Array, high: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """The most and the least that logs of keys from `low` to `high` can be, (n or 1, boxes)."""
+        return np.full((1, len(low)), np.finfo(float).max), np.full((1, len(low)), -np.inf)
+
 
 class Coded(Comparison):
     """A comparison that the inner loop knows: of one number with another."""
 
     code: int
-    #: Queries as the inner loop takes them, (n,), and 1 / bandwidth.
-    query: np.ndarray
+    #: 1 / bandwidth
     inverse = 1.0
 
     @abstractmethod
-    def numbers(self, keys: pa.Array) -> np.ndarray:
-        """Keys as the inner loop takes them, (m,)."""
+    def operands(self, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and queries as the inner loop takes them, (words, m) and (n, words)."""
 
 
 class Distance(Coded):
-    """A kernel of the difference between numbers, or times."""
+    """A kernel of the difference between numbers, or times, taken in the type of the keys."""
 
     def __init__(
         self, column: str, type: pa.DataType, entries: pa.Array, name: str, bandwidth: float
     ) -> None:
         super().__init__(column, f"{name}, bandwidth {bandwidth:g}{unit_of(type)}")
         self.code = KERNELS[name]
-        self.inverse = 1.0 / bandwidth
-        self._origin = origin_of(entries)
-        self.query = numbers(entries, self._origin)
+        self._type = plain_type(type)
         self._entries = entries
-        self._type = type
+        self._asked = queries_in_ticks(entries, self._type)
+        for query in self._asked:
+            if isinstance(query, float) and math.isinf(query):
+                raise ValueError(f"query for key column {column!r} must be finite; got {query}")
+        unit, most = unit_in_ticks(self._type), sys.float_info.max
+        # Neither 0 nor infinite, which times infinity and 0 would be NaN.
+        self.inverse = min(1.0 / min(bandwidth * unit, most), most)
+        self._queries: dict[int, np.ndarray] = {}  # by the number of words
         self._name = name
         self._reach = bandwidth if name in COMPACT else None
 
-    def numbers(self, keys: pa.Array) -> np.ndarray:
-        return numbers(plain(keys), self._origin)
+    def operands(self, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        key = key_words(plain(keys))
+        if len(key) not in self._queries:
+            self._queries[len(key)] = query_words(self._asked, len(key))
+        return key, self._queries[len(key)]
 
     def logs(self, keys: pa.Array) -> np.ndarray:
-        difference = self.query[:, None] - self.numbers(keys)[None, :]
-        return log_kernel(self._name, (difference * self.inverse) ** 2)
+        with np.errstate(over="ignore"):
+            return log_kernel(self._name, (self._differences(keys) * self.inverse) ** 2)
 
-    def spans(self, ascending: np.ndarray) -> np.ndarray:
-        """Which of these keys can weigh anything for each query, (n, 2)."""
-        width = 1.0 / self.inverse
-        if self._reach is None:
-            after = np.clip(np.searchsorted(ascending, self.query), 1, len(ascending)) - 1
-            nearest = np.minimum(
-                np.abs(self.query - ascending[after]),
-                np.abs(self.query - ascending[np.minimum(after + 1, len(ascending) - 1)]),
-            )
-            if self._name == "gaussian":
-                reach = np.sqrt(nearest**2 + 2 * NEGLIGIBLE * width**2)
-            else:
-                reach = nearest + NEGLIGIBLE * width
-        else:
-            reach = np.full(len(self.query), self._reach * (1 + 1e-12))
-        # Rounded outwards: the kernel itself has the last word.
-        low, high = (
-            np.nextafter(self.query - reach, -np.inf),
-            np.nextafter(self.query + reach, np.inf),
-        )
+    def _differences(self, keys: pa.Array) -> np.ndarray:
+        """Keys less queries, (n, m)."""
+        key, query = self.operands(keys)
+        difference: np.ndarray = key[0] - query[:, 0, None]
+        for word in range(1, len(key)):
+            difference += key[word] - query[:, word, None]
+        return difference
+
+    def spans(self, ascending: np.ndarray, query: np.ndarray, spare: float = 0.0) -> np.ndarray:
+        """Which of these keys, all in ticks, can weigh anything for each query, (n, 2).
+
+        The logarithms of what rows weigh by themselves may differ by `spare`.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            width = 1.0 / self.inverse
+            # What keys of several words lost when they became one number.
+            slack = 4.0 * np.spacing(np.abs(query))
+            reach = np.full(len(query), width * (1 + 1e-12))
+            if self._reach is None:
+                after = np.clip(np.searchsorted(ascending, query), 1, len(ascending)) - 1
+                nearest = slack + np.minimum(
+                    np.abs(query - ascending[after]),
+                    np.abs(query - ascending[np.minimum(after + 1, len(ascending) - 1)]),
+                )
+                if self._name == "gaussian":
+                    reach = np.hypot(nearest, math.sqrt(2 * (NEGLIGIBLE + spare)) * width)
+                else:
+                    reach = nearest + (NEGLIGIBLE + spare) * width
+            # Rounded outwards: the kernel itself has the last word.
+            reach += slack + 4.0 * np.spacing(reach)
+            reach = np.where(np.isfinite(reach), reach, np.inf)
+            low, high = query - reach, query + reach
         return np.stack(
             [np.searchsorted(ascending, low), np.searchsorted(ascending, high, "right")], axis=1
         )
 
+    def bounds(self, low: pa.Array, high: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        with np.errstate(over="ignore"):
+            below, above = (self._differences(side) * self.inverse for side in (low, high))
+            near = np.maximum(np.maximum(below, -above), 0.0) * (1.0 - 1e-12)  # rounded inwards
+            far = np.maximum(np.abs(below), np.abs(above))
+            return log_kernel(self._name, near**2), log_kernel(self._name, far**2)
+
     def window(self) -> Condition | None:
         if self._reach is None or kind_of(self._type) is Kind.BOOLEAN:
             return None
-        order = np.argsort(self.query)
+        asked = self._asked
+        order = sorted(range(len(asked)), key=asked.__getitem__)
+        together = 2 * Fraction(self._reach) * unit_in_ticks(self._type)
         runs: list[list[int]] = []  # of queries whose windows touch
-        for place in map(int, order):
-            if runs and self.query[place] - self.query[runs[-1][-1]] <= 2 * self._reach:
+        for place in order:
+            if runs and asked[place] - asked[runs[-1][-1]] <= together:
                 runs[-1].append(place)
             else:
                 runs.append([place])
         if len(runs) > _MOST_WINDOWS:
-            runs = [[int(order[0]), int(order[-1])]]
+            runs = [[order[0], order[-1]]]
         condition: Condition | None = None
         for run in runs:
             between = self._between(run[0], run[-1])
@@ -168,14 +202,10 @@ class Distance(Coded):
 
     def _between(self, first: int, last: int) -> Condition | None:
         assert self._reach is not None
-        low = shifted(self._entries[first], -self._reach)
-        high = shifted(self._entries[last], self._reach)
+        low = shifted(self._entries[first], -self._reach, self._type)
+        high = shifted(self._entries[last], self._reach, self._type)
         if low is None or high is None:
             return None
-        if pa.types.is_integer(plain_type(self._type)):
-            low, high = math.floor(low), math.ceil(high)
-            if max(-low, high) >= 2**63:
-                return None
         return Both(Compare(self.column, ">=", low), Compare(self.column, "<=", high))
 
 
@@ -187,18 +217,32 @@ class Same(Coded):
     def __init__(self, column: str, type: pa.DataType, entries: pa.Array) -> None:
         super().__init__(column, "equal")
         wanted = plain_type(type)
-        known = [_cast_or_none(entry, wanted) for entry in entries]
-        self._known = pa.array([entry for entry in known if entry is not None], wanted).unique()
-        codes = pc.index_in(pa.array(known, wanted), value_set=self._known)
+        known = _one_zero(pa.array([_cast_or_none(entry, wanted) for entry in entries], wanted))
+        self._known = known.drop_null().unique()
+        codes = pc.index_in(known, value_set=self._known)
         # A query that no key can equal, such as 3.5 among integers, matches nothing.
-        self.query = codes.fill_null(-2).to_numpy(zero_copy_only=False).astype(np.float64)
+        query = codes.fill_null(-2).to_numpy(zero_copy_only=False)
+        self._query = query.astype(np.float64)[:, None]
 
-    def numbers(self, keys: pa.Array) -> np.ndarray:
-        codes = pc.index_in(plain(keys), value_set=self._known).fill_null(-1)
-        return np.asarray(codes.to_numpy(zero_copy_only=False), np.float64)
+    def operands(self, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        codes = pc.index_in(_one_zero(plain(keys)), value_set=self._known).fill_null(-1)
+        key = np.asarray(codes.to_numpy(zero_copy_only=False), np.float64)
+        return key[None, :], self._query
 
     def logs(self, keys: pa.Array) -> np.ndarray:
-        return np.where(self.query[:, None] == self.numbers(keys)[None, :], 0.0, -np.inf)
+        key, query = self.operands(keys)
+        return np.where(query == key, 0.0, -np.inf)
+
+    def bounds(self, low: pa.Array, high: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        most, least = np.full((2, len(self._query), len(low)), -np.inf)
+        for number, code in enumerate(self._query[:, 0].astype(np.int64)):
+            if code >= 0:
+                at_least = pc.less_equal(low, self._known[code])
+                at_most = pc.greater_equal(high, self._known[code])
+                inside = pc.and_(at_least, at_most).to_numpy(zero_copy_only=False)
+                most[number, inside] = 0.0
+        least[:, pc.equal(low, high).to_numpy(zero_copy_only=False)] = 0.0
+        return most, np.minimum(most, least)
 
     def window(self) -> Condition | None:
         if not 0 < len(self._known) <= _MOST_LITERALS:
@@ -207,21 +251,42 @@ class Same(Coded):
 
 
 class Fuzzy(Comparison):
-    """exp(−(1 − r) / bandwidth), r being rapidfuzz's ratio, 0 to 1; case is ignored."""
+    """exp(−(1 − r) / bandwidth), r being rapidfuzz's ratio, 0 to 1; below `cutoff` nothing.
 
-    def __init__(self, column: str, entries: pa.Array, bandwidth: float) -> None:
-        super().__init__(column, f"fuzzy, bandwidth {bandwidth:g}")
-        self._queries = [text.casefold() for text in entries.to_pylist()]
+    Texts are compared as Unicode says they are the same: composed or not, wide or narrow (NFKC),
+    and in whatever case.
+    """
+
+    def __init__(self, column: str, entries: pa.Array, bandwidth: float, cutoff: float) -> None:
+        super().__init__(column, f"fuzzy, bandwidth {bandwidth:g}, cutoff {cutoff:g}")
+        self._queries = [normalised(text) for text in entries.to_pylist()]
         self._bandwidth = bandwidth
+        self._cutoff = cutoff
         self._process = need("rapidfuzz.process", "table")
         self._fuzz = need("rapidfuzz.fuzz", "table")
 
     def logs(self, keys: pa.Array) -> np.ndarray:
         distinct = plain(keys).dictionary_encode()
-        texts = [text.casefold() for text in distinct.dictionary.to_pylist()]
-        ratio = self._process.cdist(self._queries, texts, scorer=self._fuzz.ratio, dtype=np.float64)
+        texts = [normalised(text) for text in distinct.dictionary.to_pylist()]
+        ratio = self._process.cdist(
+            self._queries,
+            texts,
+            scorer=self._fuzz.ratio,
+            score_cutoff=100.0 * self._cutoff,  # below which the ratio given is 0
+            dtype=np.float64,
+        )
         scores = (ratio / 100.0 - 1.0) / self._bandwidth
+        if self._cutoff > 0.0:
+            scores[ratio == 0.0] = -np.inf
         return scores[:, distinct.indices.to_numpy()]  # type: ignore[no-any-return]
+
+
+def normalised(text: str) -> str:
+    """Text without differences of case and of encoding."""
+    if text.isascii():
+        return text.lower()
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFKC", folded)
 
 
 class Vectors(Comparison):
@@ -238,7 +303,7 @@ class Vectors(Comparison):
             "dot": lambda key: self.query @ key.T,
             "scaled_dot": lambda key: self.query @ key.T / math.sqrt(key.shape[1]),
             "cosine": lambda key: _unit(self.query) @ _unit(key).T / temperature,
-        }.get(name) or (lambda key: log_kernel(name, self._distances(key, bandwidth)))
+        }.get(name) or (lambda key: self._kernel(key, min(1.0 / bandwidth, sys.float_info.max)))
 
     def logs(self, keys: pa.Array) -> np.ndarray:
         key = vectors(plain(keys), self.column)
@@ -249,10 +314,25 @@ class Vectors(Comparison):
             )
         return self._score(key)
 
-    def _distances(self, key: np.ndarray, bandwidth: float) -> np.ndarray:
-        out = np.empty((len(self.query), len(key)))
-        kernels.squared_distances(self.query / bandwidth, key / bandwidth, out)
-        return out
+    def _kernel(self, key: np.ndarray, inverse: float) -> np.ndarray:
+        squared = np.empty((len(self.query), len(key)))
+        kernels.squared_distances(
+            self.query, key, inverse, squared, count=len(key), grain=kernels.TILE
+        )
+        logs = log_kernel(self._name, squared)
+        if self._name in ("gaussian", "euclidean", "laplacian"):
+            for place in np.flatnonzero((squared > -kernels.FARTHEST).all(axis=1)):
+                logs[place] = _far(self.query[place], key, inverse)
+        return logs
+
+
+def _far(query: np.ndarray, key: np.ndarray, inverse: float) -> np.ndarray:
+    """Logs of vectors so far away that squares overflow: by distance alone, as kernels have it."""
+    half = query / 2 - key / 2
+    most = np.abs(half).max(axis=1, keepdims=True)
+    squared = ((half / most) ** 2).sum(axis=1)
+    rank = np.log(squared) + 2 * (np.log(most[:, 0]) + math.log(2) + math.log(inverse))
+    return kernels.FARTHEST * 10 * (1.0 + 1e-4 * rank)  # type: ignore[no-any-return]
 
 
 def log_kernel(name: str, squared: np.ndarray) -> np.ndarray:
@@ -278,6 +358,11 @@ def log_kernel(name: str, squared: np.ndarray) -> np.ndarray:
 def _unit(vectors: np.ndarray) -> np.ndarray:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths == 0.0, 1.0, lengths)
+
+
+def _one_zero(array: pa.Array) -> pa.Array:
+    """The same numbers with 0.0 for −0.0, which hashing takes for another."""
+    return pc.add(array, pa.scalar(0.0, array.type)) if pa.types.is_floating(array.type) else array
 
 
 def _cast_or_none(entry: Any, type: pa.DataType) -> Any:

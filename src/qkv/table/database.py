@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from qkv.table import bandwidth as bandwidths
-from qkv.table.answer import Answer
+from qkv.table.assembling import Assembly
+from qkv.table.block import Question
 from qkv.table.columns import Kind, entries, kind_of
-from qkv.table.comparison import Comparison
-from qkv.table.picture import picture
+from qkv.table.curve import assemble as assemble_curve
+from qkv.table.groups import check_groups
+from qkv.table.index import Index
+from qkv.table.join import soft_join
+from qkv.table.join.on import OnLike
 from qkv.table.plan import TablePlan
+from qkv.table.queries import listed
 from qkv.table.reading import Progress, Reading, read
+from qkv.table.row_weights import DecayLike, RowWeights
 from qkv.table.similarity import (
     BandwidthLike,
+    CutoffLike,
     SimilarityLike,
     Wanted,
     compare,
@@ -28,6 +35,19 @@ from qkv.table.sources import Request, Scan, Source, open_source
 from qkv.table.sources.base import Where
 from qkv.table.where import Condition, both, check_column, parse
 
+#: Said of a bandwidth that no sample could tell.
+_UNKNOWN = " (a guess: leave-one-out takes two rows or more)"
+
+
+class Asked(NamedTuple):
+    """A question, checked and ready to be put to the source."""
+
+    question: Question
+    by: list[str]
+    weights: RowWeights
+    plan: TablePlan
+    scan: Scan
+
 
 class Database:
     """Keys and values in a table: Attention(q, D) = Σᵢ α(q, kᵢ) vᵢ over its rows, exactly.
@@ -35,6 +55,9 @@ class Database:
     `source` is anything that speaks Arrow (pandas, Polars, pyarrow, a DuckDB relation, an ADBC
     cursor) or a path: CSV, Parquet, a folder of them, ``.duckdb`` with `table=` or `sql=`, or
     ``postgresql://…`` with the same. Rows are streamed; memory does not grow with their number.
+    How a CSV file is written is detected, and told in the plan, or said in `csv`: delimiter, quote,
+    encoding, decimal, thousands, and types, a mapping of columns to text, number, date and so on.
+    `value` may name several columns, which are then answered together.
 
     >>> import pyarrow as pa, qkv
     >>> majors = pa.table({"name": ["Ana", "John", "Mei"], "major": ["physics", "art", "physics"]})
@@ -54,18 +77,29 @@ class Database:
         source: Any,
         *,
         key: str | Sequence[str],
-        value: str,
+        value: str | Sequence[str],
         table: str | None = None,
         sql: str | None = None,
+        csv: Mapping[str, Any] | None = None,
     ) -> None:
-        self._source = source if isinstance(source, Source) else open_source(source, table, sql)
+        for argument, names in (("key", key), ("value", value)):
+            if not isinstance(names, Sequence):
+                raise TypeError(f"{argument} must name a column, or several; got {names!r}")
         self.key = [key] if isinstance(key, str) else list(key)
-        self.value = value
+        self.value = value if isinstance(value, str) else list(value)
+        needed = [name for name in (*self.key, *self.values) if isinstance(name, str)]
+        self._open = partial(_opened, source, table, sql, csv, needed)
+        self._source = self._open()
         if not self.key:
             raise ValueError("key must name at least one column")
+        if not self.values:
+            raise ValueError("value must name at least one column")
         for name in self.key:
             self._check(name, "key")
-        self._check(value, "value")
+        for name in self.values:
+            self._check(name, "value")
+        if len(set(self.values)) < len(self.values):
+            raise ValueError(f"value must name each column once; got {self.value}")
         self._chosen: dict[Any, tuple[dict[str, float], int]] = {}
 
     @property
@@ -73,11 +107,34 @@ class Database:
         """The columns of the table."""
         return self._source.schema
 
+    @property
+    def values(self) -> list[str]:
+        """The value columns."""
+        return [self.value] if isinstance(self.value, str) else self.value
+
     def swap(self) -> Database:
         """The same table with keys and values exchanged: to find by what was found."""
         if len(self.key) != 1:
             raise ValueError(f"swap needs a single key column; got {', '.join(self.key)}")
-        return Database(self._source, key=self.value, value=self.key[0])
+        if len(self.values) != 1:
+            raise ValueError(f"swap needs a single value column; got {', '.join(self.values)}")
+        return Database(self._source, key=self.values[0], value=self.key[0])
+
+    def indexed(
+        self, path: str | Path | None = None, *, progress: Progress | None = None
+    ) -> Database:
+        """The same database with its rows in the order of their keys: later questions cost what
+        they touch, and answer the same.
+
+        The table is read into memory once. With a `path`, the index is kept there, as Arrow IPC,
+        and found again by later programs; it is then mapped into memory, not read. Where a file
+        has another size or time of change than when the index was made, it is made anew.
+        """
+        path = None if path is None else Path(path)
+        if path is not None and path.suffix.lower() not in (".arrow", ".feather"):
+            raise ValueError(f"an index's name must end in .arrow or .feather; got {path.name!r}")
+        index = Index(self._open, self.key, path, progress)
+        return Database(index, key=self.key, value=self.value)
 
     def query(
         self,
@@ -85,8 +142,12 @@ class Database:
         *,
         similarity: SimilarityLike = "equal",
         bandwidth: BandwidthLike = None,
+        cutoff: CutoffLike = None,
         where: str | Condition | pc.Expression | None = None,
-        top: int = 5,
+        by: str | Sequence[str] | None = None,
+        weight: str | None = None,
+        decay: DecayLike | None = None,
+        top: int | None = None,
         progress: Progress | None = None,
     ) -> Any:
         """The :class:`Answer` to a query, or a list of them to a list, in one pass.
@@ -97,22 +158,97 @@ class Database:
           column; they combine by product. ``"equal"`` is the hard look-up.
         - `bandwidth`, a number, a timedelta or a mapping, says how far kernels and ``"fuzzy"``
           look: in the column's own units, days for dates, seconds for other times. Kernels
-          without one get the best by leave-one-out on a sample.
+          without one get the best by leave-one-out on a sample, for the first value column.
+        - `cutoff`, 0.6 unless told, is the ratio of texts below which ``"fuzzy"`` sees no likeness.
         - `where` keeps rows: a sentence such as ``"year >= 2020 and major = 'art'"``, or a
           :class:`pyarrow.compute.Expression`.
-        - `top` is how many of the heaviest rows to show.
+        - `by` names a column, or several: each query then gets a :class:`GroupAnswers`, with an
+          answer for each group of rows.
+        - `weight` names a column of numbers, such as counts, by which rows are multiplied.
+        - `decay` is a column and a half-life, such as ``("date", "90d")``: rows weigh half as much
+          for each half-life before the newest. A third entry, a date, asks as of that date: later
+          rows weigh nothing.
+        - `top` is how many of the heaviest rows to show: 5, or none of each group, unless given.
         - `progress` is told, after each batch, how many rows are read, and how many there are.
         """
-        queries, many = self._queries(q)
+        queries, many = listed(q, self.key, self.schema)
         if not queries:
             return []
-        comparisons, plan, scan = self._prepare(queries, similarity, bandwidth, where, top)
-        reading = read(scan, comparisons, self.value, len(queries), top, progress)
-        if reading.rows == 0 and where is None and plan.window is None:
-            raise ValueError(f"the table ({self._source.description}) is empty")
-        plan.rows_read, plan.rows_used, plan.missing = reading.rows, reading.used, reading.missing
-        answers = self._answers(queries, comparisons, reading, plan, scan)
+        asked = self._ask(queries, similarity, bandwidth, cutoff, where, by, weight, decay, top)
+        assembly = Assembly(
+            self._read(asked, progress),
+            queries,
+            asked.question.comparisons,
+            asked.weights,
+            asked.plan,
+            asked.scan,
+            self.schema,
+        )
+        answers = assembly.answers(asked.by, not isinstance(self.value, str))
         return answers if many else answers[0]
+
+    def curve(
+        self,
+        grid: Any,
+        *,
+        similarity: SimilarityLike = "gaussian",
+        bandwidth: BandwidthLike = None,
+        where: str | Condition | pc.Expression | None = None,
+        by: str | Sequence[str] | None = None,
+        weight: str | None = None,
+        decay: DecayLike | None = None,
+        progress: Progress | None = None,
+    ) -> Any:
+        """The :class:`Curve` of answers along a grid of keys, in one pass.
+
+        The other arguments are those of :meth:`query`. With `by`, or several value columns, a
+        mapping of these to curves.
+        """
+        if len(self.key) > 1:
+            raise ValueError(f"a curve needs a single key column; got {', '.join(self.key)}")
+        for name in self.values:
+            if kind_of(self.schema.field(name).type) is not Kind.NUMBER:
+                raise TypeError(
+                    f"a curve needs values that are numbers; column {name!r} holds "
+                    f"{kind_of(self.schema.field(name).type).value}"
+                )
+        queries, many = listed(grid, self.key, self.schema)
+        if not many or not queries:
+            raise ValueError(f"grid must be a sequence of keys, one or more; got {grid!r}")
+        asked = self._ask(queries, similarity, bandwidth, None, where, by, weight, decay, 0)
+        reading = self._read(asked, progress)
+        points = entries(
+            [one[self.key[0]] for one in queries], self.schema.field(self.key[0]).type, self.key[0]
+        )
+        return assemble_curve(reading, self.key[0], points, asked.plan, isinstance(self.value, str))
+
+    def soft_join(
+        self,
+        right: Any,
+        *,
+        on: OnLike,
+        take: str | Sequence[str] | None = None,
+        top: int | None = 1,
+        cutoff: CutoffLike = None,
+        bandwidth: BandwidthLike = None,
+        progress: Progress | None = None,
+    ) -> pa.Table:
+        """This table with what each of its rows finds in another; see :func:`qkv.table.soft_join`.
+
+        `right` is a database too, whose value is taken if `take` names nothing, or any source.
+        """
+        if isinstance(right, Database):
+            right, take = right._source, right.value if take is None else take
+        return soft_join(
+            self._source,
+            right,
+            on=on,
+            take=take,
+            top=top,
+            cutoff=cutoff,
+            bandwidth=bandwidth,
+            progress=progress,
+        )
 
     def explain(
         self,
@@ -120,16 +256,33 @@ class Database:
         *,
         similarity: SimilarityLike = "equal",
         bandwidth: BandwidthLike = None,
+        cutoff: CutoffLike = None,
         where: str | Condition | pc.Expression | None = None,
-        top: int = 5,
+        by: str | Sequence[str] | None = None,
+        weight: str | None = None,
+        decay: DecayLike | None = None,
+        top: int | None = None,
     ) -> TablePlan:
         """How :meth:`query` would ask the source, without asking it for rows."""
-        queries, _ = self._queries(q)
-        return self._prepare(queries, similarity, bandwidth, where, top)[1]
+        queries, _ = listed(q, self.key, self.schema)
+        return self._ask(queries, similarity, bandwidth, cutoff, where, by, weight, decay, top).plan
+
+    def _is_empty(self, scan: Scan) -> bool:
+        """Whether a reading that gave no rows had any to give."""
+        if scan.window is None or self._source.once:
+            return True
+        everything = self._source.scan(Request(self.key[:1], whole_rows=False)).batches()
+        return not any(len(batch) for batch in everything)
 
     def _check(self, name: str, argument: str) -> None:
         if not isinstance(name, str):
             raise TypeError(f"{argument} must name a column; got {name!r}")
+        if name in self._source.repeated:
+            new = self._source.repeated[name]
+            raise ValueError(
+                f"{argument} names column {name!r}, of which there are {len(new)}: here they are "
+                f"called {', '.join(new)}"
+            )
         check_column(self.schema, name, argument)
         type = self.schema.field(name).type
         if pa.types.is_null(type):
@@ -137,75 +290,81 @@ class Database:
         if kind_of(type) is Kind.OTHER:
             raise TypeError(f"{argument} column {name!r} ({type}) holds {Kind.OTHER.value}")
 
-    def _queries(self, q: Any) -> tuple[list[dict[str, Any]], bool]:
-        """Queries as mappings of key column to key, and whether there may be many."""
-        if len(self.key) > 1:
-            many = isinstance(q, list)
-            return [self._by_column(one) for one in (q if many else [q])], many
-        name = self.key[0]
-        if isinstance(q, Mapping):
-            return [self._by_column(q)], False
-        if hasattr(q, "to_pylist"):
-            q = q.to_pylist()
-        listed = hasattr(q, "__len__") and not isinstance(q, str) and np.ndim(q) != 0
-        if kind_of(self.schema.field(name).type) is Kind.VECTOR:
-            listed = listed and len(q) > 0 and hasattr(q[0], "__len__")
-        if listed and len(q) and isinstance(q[0], Mapping):
-            return [self._by_column(one) for one in q], True
-        return [{name: _python(one)} for one in q] if listed else [{name: _python(q)}], listed
-
-    def _by_column(self, one: Any) -> dict[str, Any]:
-        if isinstance(one, Mapping) and set(one) == set(self.key):
-            return {name: _python(one[name]) for name in self.key}
-        if isinstance(one, (tuple, list)) and len(one) == len(self.key):
-            return dict(zip(self.key, map(_python, one), strict=True))
-        raise ValueError(f"a query must have a key for each of {', '.join(self.key)}; got {one!r}")
-
-    def _prepare(
+    def _ask(
         self,
         queries: list[dict[str, Any]],
         similarity: SimilarityLike,
         bandwidth: BandwidthLike,
+        cutoff: CutoffLike,
         where: str | Condition | pc.Expression | None,
-        top: int,
-    ) -> tuple[list[Comparison], TablePlan, Scan]:
-        if isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 10_000:
-            raise ValueError(f"top must be a number of rows from 0 to 10,000; got {top!r}")
+        by: str | Sequence[str] | None,
+        weight: str | None,
+        decay: DecayLike | None,
+        top: int | None,
+    ) -> Asked:
+        top = _checked_top(top, by)
+        condition = self._condition(where)
+        groups = check_groups(by, self.schema)
+        weights = RowWeights(self.schema, weight, decay)
+        types = {name: self.schema.field(name).type for name in self.key}
+        keys = {n: entries([one[n] for one in queries], types[n], n) for n in self.key}
+        wanted = {
+            name: wanted_for(name, types[name], similarity, bandwidth, cutoff) for name in self.key
+        }
+        chosen, rows = self._choose(wanted, condition)
+        for name, width in chosen.items():
+            wanted[name] = wanted[name]._replace(bandwidth=width)
+        comparisons = [compare(name, types[name], keys[name], wanted[name]) for name in self.key]
+        window: Condition | None = None
+        for own in comparisons:
+            window = both(window, own.window())
+        columns = [*dict.fromkeys([*self.key, *self.values, *groups, *weights.columns])]
+        request = Request(
+            columns,
+            top > 0,
+            condition,
+            window,
+            tuple(groups),
+            bool(weights.columns),
+            tuple(comparisons),
+            len(queries),
+        )
+        scan = self._source.scan(request)
+        scan.window = window
+        told = f" (by leave-one-out on {rows:,} rows)" if rows > 1 else _UNKNOWN
+        plan = TablePlan(
+            source=self._source.description,
+            columns=scan.columns,
+            similarity={
+                own.column: own.description + (told if own.column in chosen else "")
+                for own in comparisons
+            },
+            where=None if condition is None else str(condition),
+            window=None if window is None else str(window),
+            by=groups,
+            weights=weights.description,
+            notes=[*self._source.notes, *scan.notes],
+        )
+        if scan.groups is not None:
+            plan.row_groups_read, plan.row_groups = scan.groups
+        question = Question(comparisons, len(queries), top)
+        return Asked(question, groups, weights, plan, scan)
+
+    def _condition(self, where: str | Condition | pc.Expression | None) -> Where:
         condition: Where = parse(where, self.schema) if isinstance(where, str) else where
         if condition is not None and not isinstance(condition, (Condition, pc.Expression)):
             raise TypeError(
                 "where must be a sentence or a pyarrow.compute.Expression; "
                 f"got {type(where).__name__}"
             )
-        types = {name: self.schema.field(name).type for name in self.key}
-        asked = {
-            name: entries([one[name] for one in queries], types[name], name) for name in self.key
-        }
-        wanted = {name: wanted_for(name, types[name], similarity, bandwidth) for name in self.key}
-        chosen, rows = self._choose(wanted, condition)
-        for name, width in chosen.items():
-            wanted[name] = wanted[name]._replace(bandwidth=width)
-        comparisons = [compare(name, types[name], asked[name], wanted[name]) for name in self.key]
-        window: Condition | None = None
-        for own in comparisons:
-            window = both(window, own.window())
-        request = Request([*dict.fromkeys([*self.key, self.value])], top > 0, condition, window)
-        scan = self._source.scan(request)
-        by = f" (by leave-one-out on {rows:,} rows)"
-        plan = TablePlan(
-            source=self._source.description,
-            columns=scan.columns,
-            similarity={
-                own.column: own.description + (by if own.column in chosen else "")
-                for own in comparisons
-            },
-            where=None if condition is None else str(condition),
-            window=None if window is None else str(window),
-            notes=scan.notes,
-        )
-        if scan.groups is not None:
-            plan.row_groups_read, plan.row_groups = scan.groups
-        return comparisons, plan, scan
+        return condition
+
+    def _read(self, asked: Asked, progress: Progress | None) -> Reading:
+        reading = read(asked.scan, asked.question, self.values, asked.by, asked.weights, progress)
+        if reading.rows == 0 and asked.plan.where is None and self._is_empty(asked.scan):
+            raise ValueError(f"the table ({self._source.description}) is empty")
+        asked.plan.rows_read = reading.rows
+        return reading
 
     def _choose(self, wanted: dict[str, Wanted], where: Where) -> tuple[dict[str, float], int]:
         """Bandwidths for the columns that lack one, and how many rows told them.
@@ -216,79 +375,27 @@ class Database:
             return {}, 0
         question = (tuple(wanted.items()), str(where))
         if question not in self._chosen:
-            columns = [*dict.fromkeys([*self.key, self.value])]
-            rows = bandwidths.sample(self._source, columns, where)
-            self._chosen[question] = bandwidths.choose(rows, wanted, self.value), len(rows)
+            first = self.values[0]
+            columns = [*dict.fromkeys([*self.key, first])]
+            rows = bandwidths.sample(self._source.original, columns, where)
+            self._chosen[question] = bandwidths.choose(rows, wanted, first), len(rows)
         return self._chosen[question]
 
-    def _answers(
-        self,
-        queries: list[dict[str, Any]],
-        comparisons: list[Comparison],
-        reading: Reading,
-        plan: TablePlan,
-        scan: Scan,
-    ) -> list[Answer]:
-        sums, leaders = reading.partial, reading.leaders
-        rows = leaders.shown(scan)
-        effective = sums.effective_rows
-        numeric = kind_of(self.schema.field(self.value).type) in (Kind.NUMBER, Kind.VECTOR)
-        drawn = reading.sample.batches
-        answers = []
-        for number, one in enumerate(queries):
-            total = float(sums.total[number])
-            value = std = None
-            distribution: dict[Any, float] = {}
-            if total > 0.0 and numeric:
-                deviation = np.sqrt(sums.spread[number] / total)
-                value, std = _number(sums.mean[number]), _number(deviation)
-            elif total > 0.0:
-                distribution = _distribution(sums.values, sums.mass[number] / total)
-                value = next(iter(distribution))
-            best = []
-            for row, log in zip(leaders.rows[number], leaders.logs[number], strict=True):
-                weight = float(np.exp(log - sums.peak[number]) / total) if row >= 0 else 0.0
-                if weight > 0.0:
-                    best.append({_weight_name(self.schema): weight, **rows[int(row)]})
-            draw = partial(picture, drawn, comparisons, number, self.value, one, value, std)
-            answers.append(
-                Answer(
-                    query=one,
-                    column=self.value,
-                    value=value,
-                    std=std,
-                    distribution=distribution,
-                    effective_rows=float(effective[number]),
-                    rows=best,
-                    plan=plan,
-                    _picture=draw,
-                )
-            )
-        return answers
+
+def _opened(
+    source: Any,
+    table: str | None,
+    sql: str | None,
+    csv: Mapping[str, Any] | None,
+    needed: list[str],
+) -> Source:
+    opened = isinstance(source, Source)
+    return source if opened else open_source(source, table, sql, csv, needed)
 
 
-def _distribution(values: list[Any], weights: np.ndarray) -> dict[Any, float]:
-    """Values with any weight, the heaviest first."""
-    order = np.argsort(-weights, kind="stable")
-    return {values[place]: float(weights[place]) for place in order if weights[place] > 0.0}
-
-
-def _number(numbers: np.ndarray) -> float | list[float]:
-    return float(numbers[0]) if len(numbers) == 1 else numbers.tolist()
-
-
-def _weight_name(schema: pa.Schema) -> str:
-    """`weight`, unless the table has a column of that name."""
-    name = "weight"
-    while name in schema.names:
-        name += "_"
-    return name
-
-
-def _python(entry: Any) -> Any:
-    """A key as Python has it."""
-    if isinstance(entry, pa.Scalar):
-        return entry.as_py()
-    if isinstance(entry, np.ndarray):
-        return entry.tolist()
-    return entry.item() if isinstance(entry, np.generic) and entry.dtype.kind != "M" else entry
+def _checked_top(top: int | None, by: Any) -> int:
+    if top is None:
+        return 5 if by is None else 0
+    if isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 10_000:
+        raise ValueError(f"top must be a number of rows from 0 to 10,000; got {top!r}")
+    return top

@@ -18,6 +18,18 @@ class Leaders:
         self.rows = np.full((n, top), -1, np.int64)
         self._kept: dict[int, Any] = {}
 
+    def extend(self, more: int) -> None:
+        """Make room for more queries."""
+        top = self.logs.shape[1]
+        self.logs = np.concatenate([self.logs, np.full((more, top), -np.inf)])
+        self.rows = np.concatenate([self.rows, np.full((more, top), -1, np.int64)])
+
+    def merge_at(self, places: np.ndarray, logs: np.ndarray, rows: np.ndarray) -> None:
+        """Let the best of other rows compete for some of the queries, each once."""
+        self.logs[places], self.rows[places] = best(
+            np.hstack([self.logs[places], logs]), np.hstack([self.rows[places], rows])
+        )
+
     def remember(
         self, scan: Scan, batch: pa.RecordBatch, first: int, positions: np.ndarray | None
     ) -> None:
@@ -40,3 +52,9 @@ class Leaders:
         """All rows in the lead, by number."""
         numbers = np.unique(self.rows[self.rows >= 0]).tolist()
         return dict(zip(numbers, scan.fetch([self._kept[row] for row in numbers]), strict=True))
+
+
+def best(logs: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The better half of two lots side by side, the best first; of equals, the one met first."""
+    order = np.argsort(-logs, axis=1, kind="stable")[:, : logs.shape[1] // 2]
+    return np.take_along_axis(logs, order, axis=1), np.take_along_axis(rows, order, axis=1)

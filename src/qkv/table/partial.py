@@ -10,6 +10,9 @@ import numpy as np
 #: Distinct values times queries that a distribution may hold: 1 GB of weights.
 MOST_MASS = 2**27
 
+#: What there is one of for each query.
+_SUMS = ("peak", "total", "squared", "mean", "spread", "rest")
+
 
 @dataclass
 class TablePartial:
@@ -17,7 +20,8 @@ class TablePartial:
 
     :meth:`merge` is associative and commutative up to rounding, with :meth:`nothing` as its
     neutral element, so a table may be split anyhow: over batches, files or machines. Means and
-    spreads are merged as such, not as sums of squares, whose difference would lose digits.
+    spreads are merged as such, not as sums of squares, whose difference would lose digits. What
+    rounding leaves out of a mean is kept beside it: means far from 0 may lie closer than that.
     """
 
     peak: np.ndarray  # (n,): the largest log weight; -inf where no row counts
@@ -27,14 +31,18 @@ class TablePartial:
     spread: np.ndarray  # (n, d): Σw(v − mean)²
     values: list[Any]  # distinct values, where these are no numbers
     mass: np.ndarray  # (n, len(values)): Σw of the rows with that value
+    rest: np.ndarray | float = 0.0  # (n, d): what rounding left out of the mean
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rest, np.ndarray):
+            self.rest = np.full(self.mean.shape, self.rest)
 
     @classmethod
     def nothing(cls, n: int, d: int) -> TablePartial:
         """The sums over no rows at all."""
-        zeros = np.zeros
-        return cls(
-            np.full(n, -np.inf), zeros(n), zeros(n), zeros((n, d)), zeros((n, d)), [], zeros((n, 0))
-        )
+        never, zeros = np.full(n, -np.inf), np.zeros
+        mean, spread, rest = zeros((3, n, d))
+        return cls(never, zeros(n), zeros(n), mean, spread, [], zeros((n, 0)), rest)
 
     def merge(self, other: TablePartial) -> TablePartial:
         """The sums over the rows of both."""
@@ -42,20 +50,43 @@ class TablePartial:
         finite = np.where(np.isneginf(peak), 0.0, peak)  # where both are empty: no -inf + inf
         own, theirs = np.exp(self.peak - finite), np.exp(other.peak - finite)
         left, right = own * self.total, theirs * other.total
-        total = left + right
-        share = np.divide(right, total, out=np.zeros_like(total), where=total > 0)
-        moved = other.mean - self.mean
-        spread = own[:, None] * self.spread + theirs[:, None] * other.spread
+        mean, rest, between = _merge_means(self, other, left, right)
         values, mass = _merge_mass(self, other, own, theirs)
         return TablePartial(
             peak=peak,
-            total=total,
+            total=left + right,
             squared=own**2 * self.squared + theirs**2 * other.squared,
-            mean=self.mean + share[:, None] * moved,
-            spread=spread + moved**2 * (left * share)[:, None],
+            mean=mean,
+            spread=own[:, None] * self.spread + theirs[:, None] * other.spread + between,
             values=values,
             mass=mass,
+            rest=rest,
         )
+
+    def take(self, places: np.ndarray) -> TablePartial:
+        """The sums of some of the queries."""
+        return TablePartial(
+            values=self.values, **{name: getattr(self, name)[places] for name in (*_SUMS, "mass")}
+        )
+
+    def joined(self, other: TablePartial) -> TablePartial:
+        """The sums of the queries of both; `other` has the same values, or none."""
+        mass = other.mass if other.values else np.zeros((len(other.peak), len(self.values)))
+        return TablePartial(
+            values=self.values,
+            mass=np.concatenate([self.mass, mass]),
+            **{n: np.concatenate([getattr(self, n), getattr(other, n)]) for n in _SUMS},
+        )
+
+    def merge_at(self, places: np.ndarray, other: TablePartial) -> None:
+        """Merge the sums of `other` into those of some of the queries, each once."""
+        merged = self.take(places).merge(other)
+        for name in _SUMS:
+            getattr(self, name)[places] = getattr(merged, name)
+        new = len(merged.values) - len(self.values)
+        self.values = merged.values
+        self.mass = np.pad(self.mass, [(0, 0), (0, new)]) if new else self.mass
+        self.mass[places] = merged.mass
 
     @property
     def effective_rows(self) -> np.ndarray:
@@ -65,11 +96,44 @@ class TablePartial:
         return rows
 
 
+def _merge_means(
+    left: TablePartial, right: TablePartial, own: np.ndarray, theirs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The mean of both, its rest, and what their distance adds to the spread.
+
+    Both weigh `own` and `theirs`. The mean is taken from the heavier one: a mean far away that
+    weighs next to nothing leaves no rounding.
+    """
+    total = np.where(own + theirs > 0.0, own + theirs, 1.0)
+    own, theirs, total = own[:, None], theirs[:, None], total[:, None]
+    with np.errstate(invalid="ignore"):  # of infinite means
+        moved = (right.mean - left.mean) + (right.rest - left.rest)
+        mean, rest = _exact_sum(
+            np.where(own < theirs, right.mean, left.mean),
+            np.where(
+                own < theirs, right.rest - own / total * moved, left.rest + theirs / total * moved
+            ),
+        )
+        between = moved**2 * (own * (theirs / total))
+        finite = np.isfinite(left.mean) & np.isfinite(right.mean)
+        mean = np.where(finite, mean, left.mean + right.mean)
+    return mean, np.where(finite, rest, 0.0), between
+
+
+def _exact_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """a + b, and what rounding left out of it (Knuth)."""
+    total = a + b
+    from_b = total - a
+    return total, (a - (total - from_b)) + (b - from_b)
+
+
 def _merge_mass(
     left: TablePartial, right: TablePartial, own: np.ndarray, theirs: np.ndarray
 ) -> tuple[list[Any], np.ndarray]:
     if not right.values:
         return left.values, own[:, None] * left.mass
+    if right.values is left.values:
+        return left.values, own[:, None] * left.mass + theirs[:, None] * right.mass
     places = {value: place for place, value in enumerate(left.values)}
     columns = [places.setdefault(value, len(places)) for value in right.values]
     if len(places) * len(own) > MOST_MASS:

@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from qkv.table.columns import Kind, kind_of, numbers, plain
 from qkv.table.comparison import Comparison
+from qkv.table.reading import complete
+from qkv.table.row_weights import RowWeights
 
 
 class Picture(NamedTuple):
@@ -24,40 +27,56 @@ class Picture(NamedTuple):
     value_name: str
 
 
+class Drawn(NamedTuple):
+    """Which answer is drawn."""
+
+    comparisons: list[Comparison]
+    weights: RowWeights
+    number: int  # of the query
+    value: str
+    group: dict[str, Any]  # what the rows have in common, by column
+
+
 def picture(
-    batches: list[pa.RecordBatch],
-    comparisons: list[Comparison],
-    number: int,
-    value_name: str,
-    query: dict[str, Any],
-    answer: Any,
-    spread: Any,
+    batches: list[pa.RecordBatch], drawn: Drawn, query: dict[str, Any], answer: Any, spread: Any
 ) -> Picture:
-    """How much each of these rows weighs in the answer to query `number`."""
-    names = [*dict.fromkeys([*(own.column for own in comparisons), value_name])]
-    rows = pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in names})
-    rows = rows.combine_chunks()
-    arrays = {name: plain(_one(rows.column(name))) for name in rows.column_names}
+    """How much each of these rows weighs in an answer."""
+    keys = [own.column for own in drawn.comparisons]
+    names = [*dict.fromkeys([*keys, *drawn.group, *drawn.weights.columns, drawn.value])]
+    rows = _rows(batches, names, drawn.group)
+    arrays = {name: plain(rows.column(name)) for name in names}
     logs = np.zeros(len(rows))
-    for own in comparisons:
-        logs = logs + own.logs(arrays[own.column])[number]
+    for own in drawn.comparisons if len(rows) else []:
+        logs = logs + own.logs(arrays[own.column])[drawn.number]
+    if len(rows) and drawn.weights.columns:
+        logs = logs + drawn.weights.logs(rows)[0]
     peak = logs.max(initial=-np.inf)
     weights = np.exp(logs - peak) if np.isfinite(peak) else np.zeros(len(rows))
-    key_name = comparisons[0].column
     return Picture(
-        keys=_axis(arrays[key_name]),
-        values=_axis(arrays[value_name]),
+        keys=_axis(arrays[keys[0]]),
+        values=_axis(arrays[drawn.value]),
         weights=weights,
-        query=query[key_name],
+        query=query[keys[0]],
         answer=answer,
         spread=spread if isinstance(spread, float) else None,
-        key_name=", ".join(own.column for own in comparisons),
-        value_name=value_name,
+        key_name=", ".join(keys),
+        value_name=drawn.value,
     )
 
 
+def _rows(batches: list[pa.RecordBatch], names: list[str], group: dict[str, Any]) -> pa.RecordBatch:
+    """The rows of a group that lack none of these columns, in one batch."""
+    table = pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in names})
+    whole = pa.RecordBatch.from_arrays([_one(table.column(name)) for name in names], names)
+    rows, _ = complete(whole, dict.fromkeys(names, 0))
+    for name, label in group.items():
+        rows = rows.filter(pc.equal(plain(rows.column(name)), label))
+    return rows
+
+
 def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    whole = column.combine_chunks()
+    return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
 
 
 def _axis(array: pa.Array) -> np.ndarray | list[str]:

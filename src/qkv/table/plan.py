@@ -19,6 +19,8 @@ class TablePlan:
     similarity: dict[str, str]  # by key column
     where: str | None
     window: str | None  # what has any weight lies in here; asked of the source where it helps
+    by: list[str] = field(default_factory=list)  # columns that make groups
+    weights: dict[str, str] = field(default_factory=dict)  # what rows weigh, by column
     notes: list[str] = field(default_factory=list)
     row_groups_read: int | None = None
     row_groups: int | None = None
@@ -33,6 +35,9 @@ class TablePlan:
     def __str__(self) -> str:
         lines = [f"query   {self.source}", f"├─ reads   {', '.join(self.columns)}"]
         lines += [f"├─ compares {column}: {how}" for column, how in self.similarity.items()]
+        lines += [f"├─ weighs  {column}: {how}" for column, how in self.weights.items()]
+        if self.by:
+            lines.append(f"├─ groups  by {', '.join(self.by)}")
         if self.where is not None:
             lines.append(f"├─ where   {self.where}")
         if self.window is not None:

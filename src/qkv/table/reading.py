@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import torch
 
-from qkv.operators.fused import threads
 from qkv.table import kernels
-from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
-from qkv.table.comparison import Coded, Comparison, Distance
-from qkv.table.leaders import Leaders
-from qkv.table.partial import TablePartial
+from qkv.table.block import Block, Question, Rows, block, weigh
+from qkv.table.columns import Kind, kind_of, lacking, plain
+from qkv.table.comparison import Coded
+from qkv.table.groups import Groups
+from qkv.table.row_weights import RowWeights
 from qkv.table.sources import Scan
+from qkv.table.sources.base import arrow_filter
+from qkv.table.sums import Sums
+from qkv.table.where import Condition, columns_of
 
 #: Is told how many rows have been read, and how many there are, where that is known.
 Progress: TypeAlias = Callable[[int, int | None], None]
 
 #: Entries of a (queries, rows) block that is made at once.
 _BLOCK = 2**22
-#: Queries from which on a batch is sorted, so that each meets only the rows near it.
-_WORTH_SORTING = 16
 #: Rows kept for a picture of the table, at most.
 _SAMPLE = 1024
 
@@ -39,188 +38,145 @@ class Sample:
     seen: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        places = np.arange(-self.seen % self.step, len(batch), self.step)
-        self.seen += len(batch)
+        step = self.step
+        while -(-(self.seen + len(batch)) // step) > _SAMPLE:
+            step *= 2
+        if step > self.step and self.batches:
+            whole = pa.Table.from_batches(self.batches).combine_chunks()
+            kept = np.arange(0, len(whole), step // self.step)
+            self.batches = whole.take(pa.array(kept)).to_batches()
+        places = np.arange(-self.seen % step, len(batch), step)
         if len(places):
             self.batches.append(batch.take(pa.array(places)))
-        while sum(map(len, self.batches)) > _SAMPLE:
-            whole = pa.Table.from_batches(self.batches).combine_chunks()
-            self.batches = whole.take(pa.array(np.arange(0, len(whole), 2))).to_batches()
-            self.step *= 2
+        self.step, self.seen = step, self.seen + len(batch)
 
 
 @dataclass
 class Reading:
     """What a pass found."""
 
-    partial: TablePartial
-    leaders: Leaders
-    rows: int  # that came
-    used: int  # of these, with nothing missing
-    missing: dict[str, int]  # of the others, how many lack which column
-    sample: Sample
+    sums: list[Sums]  # one for each value column
+    groups: Groups
+    missing: dict[str, int]  # rows that lack a column which every answer needs
+    rows: int = 0  # that came
+    used: int = 0  # of these, with nothing of that missing
+    sample: Sample = field(default_factory=Sample)
 
 
 def read(
     scan: Scan,
-    comparisons: list[Comparison],
-    value: str,
-    n: int,
-    top: int,
-    progress: Progress | None,
+    question: Question,
+    values: list[str],
+    by: list[str],
+    weights: RowWeights,
+    progress: Progress | None = None,
 ) -> Reading:
-    """Weigh every row of the scan for each of n queries."""
-    columns = [own.column for own in comparisons]
+    """Weigh every row of the scan for each query."""
+    keys = [own.column for own in question.comparisons]
+    needed = [*dict.fromkeys([*keys, *by, *weights.columns])]
     reading = Reading(
-        TablePartial.nothing(n, 1),
-        Leaders(n, top),
-        0,
-        0,
-        dict.fromkeys([*columns, value], 0),
-        Sample(),
+        [Sums(name, question.n, question.top) for name in values],
+        Groups(by, question.n),
+        {name: scan.missing.get(name, 0) for name in needed},
     )
-    partial: TablePartial | None = None
     for batch in scan.batches():
         reading.rows += len(batch)
-        chosen, positions = _complete(batch, reading.missing)
+        chosen, positions = complete(batch, reading.missing, scan.complete, scan.window)
+        if positions is not None:
+            _count_removed(batch, positions, reading.sums, scan.window)
         if len(chosen):
-            first = reading.used
-            for piece, start in _pieces(chosen, comparisons, value, n):
-                found = _weigh(piece, comparisons, value, n, reading.leaders, first + start)
-                partial = found if partial is None else partial.merge(found)
+            _read(chosen, question, weights, reading, scan)
+            for sums in reading.sums if question.top else []:
+                sums.leaders.remember(scan, batch, reading.used, positions)
             reading.used += len(chosen)
-            if top:
-                reading.leaders.remember(scan, batch, first, positions)
-            reading.sample.add(chosen.select([*dict.fromkeys([*columns, value])]))
+            reading.sample.add(chosen.select([*dict.fromkeys([*needed, *values])]))
         if progress is not None:
             progress(reading.rows, scan.rows)
-    if partial is not None:
-        reading.partial = partial
     return reading
 
 
-def _complete(
-    batch: pa.RecordBatch, missing: dict[str, int]
+def _read(
+    batch: pa.RecordBatch,
+    question: Question,
+    weights: RowWeights,
+    reading: Reading,
+    scan: Scan,
+) -> None:
+    """Add what the rows of a batch say, of which none lacks a key."""
+    kinds = [kind_of(batch.column(sums.column).type) for sums in reading.sums]
+    for piece, start in _pieces(batch, question, kinds):
+        logs, shrunk = weights.logs(piece)
+        rows = Rows(piece, logs, reading.groups.of(piece), np.empty(0, np.int64))
+        whole: Block | None = None
+        for sums in reading.sums:
+            if shrunk:
+                sums.shrink(shrunk)
+            absent = None if sums.column in scan.complete else lacking(piece.column(sums.column))
+            if absent is None:
+                own = whole = whole or block(rows, question)
+                sums.used += len(piece)
+            else:
+                there = np.flatnonzero(~absent)
+                sums.missing += _count_inside(piece, absent, scan.window)
+                sums.used += len(there)
+                own = block(rows.take(there), question)
+            if len(own.rows.batch) and len(own.arrangement.groups):
+                found = weigh(own, sums.column, reading.used + start, question)
+                sums.add(found, own.arrangement.groups)
+
+
+def complete(
+    batch: pa.RecordBatch,
+    missing: dict[str, int],
+    known: frozenset[str] = frozenset(),
+    window: Condition | None = None,
 ) -> tuple[pa.RecordBatch, np.ndarray | None]:
-    """The rows with nothing missing, and where they stood; None if all are there."""
+    """The rows that lack none of these columns, and where they stood; None if all are there.
+
+    `missing` is told how many lack which; of columns that are `known` nothing is missing. Sources
+    that can skip rows outside of the window never see what these lack; so, of all sources, only
+    rows inside are counted.
+    """
     there: np.ndarray | None = None
     for name in missing:
-        lacking = _lacking(batch.column(name))
-        if lacking is not None:
-            missing[name] += int(lacking.sum())
-            there = ~lacking if there is None else there & ~lacking
+        absent = None if name in known else lacking(batch.column(name))
+        if absent is not None:
+            missing[name] += _count_inside(batch, absent, window)
+            there = ~absent if there is None else there & ~absent
     if there is None:
         return batch, None
     positions = np.flatnonzero(there)
     return batch.take(pa.array(positions)), positions
 
 
-def _lacking(column: pa.Array) -> np.ndarray | None:
-    """Where a column is null or NaN; None if nowhere."""
-    floating = pa.types.is_floating(column.type)
-    if column.null_count == 0:
-        if not floating or len(column) == 0:
-            return None
-        entries = column.to_numpy(zero_copy_only=False)
-        # The least of numbers is NaN where one of them is; much quicker than asking each.
-        return np.isnan(entries) if np.isnan(entries.min()) else None
-    lacking = column.is_null(nan_is_null=floating)
-    return lacking.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+def _count_inside(batch: pa.RecordBatch, chosen: np.ndarray, window: Condition | None) -> int:
+    if window is None:
+        return int(chosen.sum())
+    rows = batch.filter(pa.array(chosen))
+    columns = {name: plain(rows.column(name)) for name in columns_of(window)}
+    return len(pa.table(columns).filter(arrow_filter(window)))
+
+
+def _count_removed(
+    batch: pa.RecordBatch, positions: np.ndarray, columns: list[Sums], window: Condition | None
+) -> None:
+    """Count what rows lack beside a key, which are not weighed for that reason."""
+    removed = np.ones(len(batch), bool)
+    removed[positions] = False
+    for sums in columns:
+        absent = lacking(batch.column(sums.column))
+        if absent is not None:
+            sums.missing += _count_inside(batch, absent & removed, window)
 
 
 def _pieces(
-    batch: pa.RecordBatch, comparisons: list[Comparison], value: str, n: int
-) -> list[tuple[pa.RecordBatch, int]]:
+    batch: pa.RecordBatch, question: Question, kinds: list[Kind]
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The batch in parts small enough for blocks of (queries, rows), where such are needed."""
-    kind = kind_of(batch.column(value).type)
-    if all(isinstance(own, Coded) for own in comparisons) and kind is Kind.NUMBER:
-        return [(batch, 0)]
-    rows = max(kernels.TILE, _BLOCK // n)
-    return [(batch.slice(start, rows), start) for start in range(0, len(batch), rows)]
-
-
-def _weigh(
-    batch: pa.RecordBatch,
-    comparisons: list[Comparison],
-    value: str,
-    n: int,
-    leaders: Leaders,
-    first_row: int,
-) -> TablePartial:
-    """What the rows of this batch say; leaders are updated in place."""
-    coded = [own for own in comparisons if isinstance(own, Coded)]
-    query = np.stack([own.query for own in coded], axis=1) if coded else np.empty((n, 0))
-    key = np.empty((0, len(batch)))
-    if coded:  # a single column is taken as it lies in memory
-        columns = [own.numbers(batch.column(own.column)) for own in coded]
-        key = columns[0][None, :] if len(columns) == 1 else np.stack(columns)
-    given = np.zeros((0, 0))
-    for own in comparisons:
-        if not isinstance(own, Coded):
-            logs = own.logs(batch.column(own.column))
-            given = logs if len(given) == 0 else given + logs
-    entries, codes, distinct = _values(plain(batch.column(value)), value)
-    rows = np.arange(first_row, first_row + len(batch))
-    spans = np.tile([0, len(batch)], (n, 1))
-    if n >= _WORTH_SORTING and len(comparisons) == 1 and isinstance(comparisons[0], Distance):
-        order = np.argsort(key[0])
-        key, entries = np.take(key, order, axis=1), np.take(entries, order, axis=1)
-        rows = rows[order]
-        codes = codes[order] if len(codes) else codes
-        spans = comparisons[0].spans(key[0])
-    shared = (
-        np.array([own.code for own in coded], np.int64),
-        query,
-        key,
-        np.array([own.inverse for own in coded]),
-        np.ascontiguousarray(given),
-    )
-    found = TablePartial.nothing(n, len(entries))
-    found.values, found.mass = distinct, np.zeros((n, len(distinct)))
-    for component in range(len(entries)):
-        peak, sums = np.full(n, -np.inf), np.zeros((n, 4))
-        mine = component == 0  # weights are the same for every component
-        results = (
-            peak,
-            sums,
-            found.mass,
-            leaders.logs if mine else np.empty((n, 0)),
-            leaders.rows if mine else np.empty((n, 0), np.int64),
-        )
-        _on_threads(
-            n,
-            lambda begin, end, component=component, results=results: kernels.weigh(  # type: ignore[misc]
-                *shared, entries[component], codes, rows, spans, begin, end, *results
-            ),
-        )
-        found.peak, found.total, found.squared = peak, sums[:, 0], sums[:, 1]
-        found.mean[:, component], found.spread[:, component] = sums[:, 2], sums[:, 3]
-    return found
-
-
-def _values(column: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray, list[object]]:
-    """Values as numbers (d, m); or, for other kinds, as codes (m,) of distinct values."""
-    none = np.empty(0, np.int64)
-    kind = kind_of(column.type)
-    if kind is Kind.NUMBER:
-        return numbers(column)[None, :], none, []
-    if kind is Kind.VECTOR:
-        return np.ascontiguousarray(vectors(column, name).T), none, []
-    encoded = column.dictionary_encode()
-    codes = encoded.indices.to_numpy().astype(np.int64)
-    return np.zeros((1, len(column))), codes, encoded.dictionary.to_pylist()
-
-
-def _on_threads(n: int, work: Callable[[int, int], None]) -> None:
-    """Share n queries out; each block is drawn by whoever is free."""
-    count = min(torch.get_num_threads(), n)
-    size = -(-n // (4 * count))
-    blocks = itertools.count(0, size)
-
-    def task() -> None:
-        for begin in blocks:
-            if begin >= n:
-                return
-            work(begin, min(begin + size, n))
-
-    threads.run(task, count)
+    coded = all(isinstance(own, Coded) for own in question.comparisons)
+    if coded and all(kind is Kind.NUMBER for kind in kinds):
+        yield batch, 0
+        return
+    rows = max(kernels.TILE, _BLOCK // question.n)
+    for start in range(0, len(batch), rows):
+        yield batch.slice(start, rows), start

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,15 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from qkv.table.answers import Answers
+
 if TYPE_CHECKING:
     from qkv.table.answer import Answer
+    from qkv.table.curve import Curve
 
 _BAR = 16
-_MOST_VALUES, _MOST_COLUMNS = 5, 8
+_MOST_VALUES, _MOST_COLUMNS, _MOST_LINES = 5, 8, 40
+_MOST_POINTS = 12
 
 
 def said(value: Any) -> str:
@@ -35,13 +40,10 @@ def said(value: Any) -> str:
 
 def headline(answer: Answer) -> str:
     """The question and its answer in one line."""
-    asked = ", ".join(f"{name} = {said(entry)}" for name, entry in answer.query.items())
+    asked = _query(answer.query)
     if not answer.found:
         return f"{asked}  →  no {answer.column} found"
-    if answer.distribution:
-        weight = next(iter(answer.distribution.values()))
-        return f"{asked}  →  {answer.column} {said(answer.value)} ({weight:.2f})"
-    return f"{asked}  →  {answer.column} {said(answer.value)} ± {said(answer.std)}"
+    return f"{asked}  →  {answer.column} {_short(answer)}"
 
 
 def footing(answer: Answer) -> str:
@@ -52,6 +54,8 @@ def footing(answer: Answer) -> str:
     interval = answer.interval()
     if interval is not None:
         parts.insert(0, f"mean in {said(interval[0])} … {said(interval[1])} (90 %)")
+    elif answer.effective_rows == 1.0 and not answer.distribution:
+        parts.insert(0, "one row cannot tell how far it may be off")
     return " · ".join(parts)
 
 
@@ -75,11 +79,11 @@ def as_rich(answer: Answer) -> Group:
     return Group(*parts)
 
 
-def as_text(answer: Answer, width: int = 110) -> str:
-    """The answer as plain text."""
+def in_text(report: Any, width: int = 110) -> str:
+    """What a terminal would show, as plain text."""
     console = Console(width=width, color_system=None, highlight=False, soft_wrap=False)
     with console.capture() as capture:
-        console.print(as_rich(answer))
+        console.print(report)
     return "\n".join(line.rstrip() for line in capture.get().rstrip().split("\n"))
 
 
@@ -97,6 +101,84 @@ def as_html(answer: Answer) -> str:
         cells = ([said(row[name]) for name in names] for row in answer.rows)
         body.append(_html_table(names, cells))
     return f"<div>{''.join(body)}</div>"
+
+
+def answers_as_rich(answers: Answers) -> Group:
+    """Many answers for a terminal, a line each."""
+    names, lines = _grid(answers)
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name in names:
+        table.add_column(Text(name), justify="left" if name in answers.names else "right")
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))
+    parts: list[Any] = [Text(_title(answers), style="bold green"), table]
+    if len(answers) > len(lines):
+        parts.append(Text(f"{len(answers) - len(lines):,} more", style="dim"))
+    return Group(*parts)
+
+
+def answers_as_html(answers: Answers) -> str:
+    """Many answers for a notebook; whatever stands in the table is escaped."""
+    return f"<div><p><b>{_safe(_title(answers))}</b></p>{_html_table(*_grid(answers))}</div>"
+
+
+def curve_as_rich(curve: Curve) -> Group:
+    """A curve for a terminal: some of its points, evenly drawn."""
+    places = [round(i * (len(curve) - 1) / (_MOST_POINTS - 1)) for i in range(_MOST_POINTS)]
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name in (curve.key, curve.column, "mean in (90 %)", "effective rows"):
+        table.add_column(Text(name), justify="right")
+    interval = curve.interval()
+    for place in dict.fromkeys(places) if len(curve) else []:
+        value, std = float(curve.value[place]), float(curve.std[place])
+        low, high = map(float, interval[place])
+        table.add_row(
+            Text(said(curve.grid[place].as_py())),
+            "–" if math.isnan(value) else f"{said(value)} ± {said(std)}",
+            "" if math.isnan(low) else f"{said(low)} … {said(high)}",
+            said(float(curve.effective_rows[place])),
+        )
+    how = "; ".join(f"{name} {how}" for name, how in curve.plan.similarity.items())
+    head = f"{curve.column} along {curve.key}, {len(curve):,} points"
+    return Group(Text(head, style="bold green"), Text(how, style="dim"), table)
+
+
+def _title(answers: Answers) -> str:
+    """The question, and how many answers it has."""
+    plural = "" if len(answers) == 1 else "s"
+    count = f"{len(answers):,} answer{plural}"
+    return f"{_query(answers.query)}  →  {count} by {', '.join(answers.names)}"
+
+
+def _grid(answers: Answers) -> tuple[list[str], list[list[str]]]:
+    """The names of columns, and lines of cells: of the first answers, where there are many."""
+    first = list(islice(answers.items(), _MOST_LINES))
+    labels = [[said(entry) for entry in answers.labels(label).values()] for label, _ in first]
+    if first and isinstance(first[0][1], Answers):  # a cell for each value column
+        inner = list(first[0][1])
+        names, cells = inner, [[_short(own[name]) for name in inner] for _, own in first]
+    else:
+        names = ["value", "mean in (90 %)", "effective rows"]
+        cells = [
+            [_short(own), " … ".join(map(said, own.interval() or ())), said(own.effective_rows)]
+            for _, own in first
+        ]
+    lines = [[*label, *rest] for label, rest in zip(labels, cells, strict=True)]
+    return [*answers.names, *names], lines
+
+
+def _short(answer: Answer) -> str:
+    """An answer in one cell."""
+    if not answer.found:
+        return "–"
+    if answer.distribution:
+        return f"{said(answer.value)} ({next(iter(answer.distribution.values())):.2f})"
+    spread = f"± {said(answer.std)}" if answer.effective_rows > 1.0 else "(one row)"
+    return f"{said(answer.value)} {spread}"
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {said(entry)}" for name, entry in query.items())
 
 
 def _distribution(answer: Answer) -> Table:

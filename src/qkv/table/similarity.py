@@ -25,9 +25,12 @@ from qkv.table.comparison import (
 SimilarityLike: TypeAlias = str | Similarity | Mapping[str, "str | Similarity"]
 Bandwidth: TypeAlias = float | dt.timedelta
 BandwidthLike: TypeAlias = Bandwidth | Mapping[str, Bandwidth] | None
+CutoffLike: TypeAlias = float | Mapping[str, float] | None
 
 #: How far a misspelling reaches: a ratio of 0.95 weighs 1/e of an exact match.
 FUZZY_BANDWIDTH = 0.05
+#: Ratios below this are of unlike texts, as difflib has it.
+FUZZY_CUTOFF = 0.6
 
 
 class Wanted(NamedTuple):
@@ -36,6 +39,7 @@ class Wanted(NamedTuple):
     name: str
     bandwidth: float | None
     temperature: float = 1.0
+    cutoff: float | None = None
 
     @property
     def lacks_bandwidth(self) -> bool:
@@ -43,7 +47,11 @@ class Wanted(NamedTuple):
 
 
 def wanted_for(
-    column: str, type: pa.DataType, similarity: SimilarityLike, bandwidth: BandwidthLike
+    column: str,
+    type: pa.DataType,
+    similarity: SimilarityLike,
+    bandwidth: BandwidthLike,
+    cutoff: CutoffLike = None,
 ) -> Wanted:
     """What was asked for this column, checked against what it holds."""
     own = _of_column(similarity, column, "similarity")
@@ -58,7 +66,19 @@ def wanted_for(
         raise ValueError(
             f"bandwidth of column {column!r} must be positive and finite; got {wanted.bandwidth}"
         )
-    return wanted
+    return wanted._replace(cutoff=_cutoff(column, wanted.name, cutoff))
+
+
+def _cutoff(column: str, name: str, cutoff: CutoffLike) -> float | None:
+    """The ratio below which texts do not match, where texts are compared."""
+    least = _of_column(cutoff, column, "cutoff", optional=True)
+    if least is None:
+        return FUZZY_CUTOFF if name == "fuzzy" else None
+    if name != "fuzzy":
+        raise ValueError(f"similarity {name!r} of column {column!r} has no cutoff")
+    if isinstance(least, bool) or not isinstance(least, (int, float)) or not 0.0 <= least <= 1.0:
+        raise ValueError(f"cutoff of column {column!r} must be a number from 0 to 1; got {least!r}")
+    return float(least)
 
 
 def compare(column: str, type: pa.DataType, entries: pa.Array, wanted: Wanted) -> Comparison:
@@ -69,7 +89,7 @@ def compare(column: str, type: pa.DataType, entries: pa.Array, wanted: Wanted) -
     if wanted.name == "equal":
         return Same(column, type, entries)
     if wanted.name == "fuzzy":
-        return Fuzzy(column, entries, wanted.bandwidth or FUZZY_BANDWIDTH)
+        return Fuzzy(column, entries, wanted.bandwidth or FUZZY_BANDWIDTH, wanted.cutoff or 0.0)
     if wanted.name == "euclidean":  # −(q − k)² is a Gaussian's logarithm at this bandwidth
         return Distance(column, type, entries, "gaussian", 0.5**0.5)
     return Distance(column, type, entries, wanted.name, width)

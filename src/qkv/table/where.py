@@ -124,6 +124,12 @@ def build(condition: Condition, dialect: Dialect) -> Any:
             return ~build(part, dialect)
 
 
+def both_zeros(values: list[Any]) -> list[Any]:
+    """The values with −0.0 beside 0.0, for sources that look them up by their bits."""
+    has_zero = any(isinstance(value, float) and value == 0.0 for value in values)
+    return [value for value in values if value != 0.0] + [0.0, -0.0] if has_zero else values
+
+
 def both(left: Condition | None, right: Condition | None) -> Condition | None:
     """What must hold when both must; None asks nothing."""
     if left is None or right is None:

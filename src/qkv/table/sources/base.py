@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qkv.table.where import Condition, Dialect, both, build
+from qkv.table.where import Condition, Dialect, both, both_zeros, build
+
+if TYPE_CHECKING:
+    from qkv.table.comparison import Comparison
 
 #: Rows in a batch, at most: what Arrow's own readers take.
 BATCH_ROWS = 2**17
 
 Where: TypeAlias = Condition | pc.Expression | None
 
+
+def _literal(value: Any) -> pa.Scalar:
+    wide = isinstance(value, int) and value >= 2**63
+    return pa.scalar(value, pa.uint64()) if wide else pa.scalar(value)
+
+
+def _one_of(column: pc.Expression, values: list[Any]) -> pc.Expression:
+    # For null, Arrow's isin says no and SQL does not know; the first comparison puts that right.
+    wide = any(isinstance(value, int) and value >= 2**63 for value in values)
+    among = pa.array(both_zeros(values), pa.uint64() if wide else None)
+    return (column == among[0]) | column.isin(among)
+
+
 _ARROW = Dialect(
     column=pc.field,
-    value=pa.scalar,
-    # For null, Arrow's isin says no and SQL does not know; the first comparison puts that right.
-    one_of=lambda column, values: (column == values[0]) | column.isin(values),
+    value=_literal,
+    one_of=_one_of,
     missing=lambda column: column.is_null(),
 )
 
@@ -32,6 +48,10 @@ class Request(NamedTuple):
     whole_rows: bool  # whether some rows will be shown with all their columns
     where: Where = None  # what rows must fulfil
     window: Condition | None = None  # rows outside have no weight: a source may skip them
+    by: tuple[str, ...] = ()  # columns that make groups: a source may give them as categories
+    weighted: bool = False  # whether rows weigh anything by themselves
+    comparisons: tuple[Comparison, ...] = ()  # how keys will be compared, for an index
+    queries: int = 1  # with so many queries
 
     @property
     def unused_window(self) -> list[str]:
@@ -60,6 +80,9 @@ class Scan:
         self.notes = notes
         self.rows = rows  # how many to expect, where that is known
         self.groups: tuple[int, int] | None = None  # row groups to read, and there are
+        self.complete: frozenset[str] = frozenset()  # columns known to lack nothing
+        self.missing: dict[str, int] = {}  # rows that were left out before, for what they lack
+        self.window: Condition | None = None  # outside of which no row weighs anything
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows that fulfil `where`, in batches of bounded size."""
@@ -84,6 +107,17 @@ class Source(ABC):
     schema: pa.Schema
     #: Whether one reading uses it up.
     once = False
+    #: The files it is read from, where it is.
+    files: Sequence[str] = ()
+    #: What was assumed when it was opened.
+    notes: list[str] = []  # noqa: RUF012 - replaced, never changed
+    #: Names that several columns had, and what these are called here.
+    repeated: dict[str, list[str]] = {}  # noqa: RUF012
+
+    @property
+    def original(self) -> Source:
+        """What an index was made of, or this source itself."""
+        return self
 
     @abstractmethod
     def scan(self, request: Request) -> Scan:
@@ -92,6 +126,22 @@ class Source(ABC):
     def columns_for(self, request: Request) -> list[str]:
         """The columns that must be read."""
         return list(self.schema.names) if request.whole_rows else request.columns
+
+
+def numbered(names: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Names of columns, each once: those that repeat get numbers, and are told beside."""
+    count = Counter(names)
+    repeated: dict[str, list[str]] = {name: [] for name, times in count.items() if times > 1}
+    unique = []
+    for name in names:
+        new, number = name, len(repeated.get(name, []))
+        while name in repeated and (new in count or new in unique):
+            number += 1
+            new = f"{name}_{number}"
+        unique.append(new)
+        if name in repeated:
+            repeated[name].append(new)
+    return unique, repeated
 
 
 def arrow_filter(where: Where) -> pc.Expression | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from qkv.extras import need
 from qkv.table.sources.base import BATCH_ROWS, Request, Scan, Source, Where, filtered
-from qkv.table.sources.sql import query_of
+from qkv.table.sources.sql import queries_of
 from qkv.table.where import Dialect, build
 
 
@@ -19,14 +20,43 @@ def open_duckdb(path: Path, table: str | None, sql: str | None) -> Source:
     duckdb = need("duckdb", "table")
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
-    query = query_of(table, sql)
+    queries = queries_of(table, sql)
     try:
-        relation = duckdb.connect(str(path), read_only=True).sql(query)
+        connection = duckdb.connect(str(path), read_only=True)
     except duckdb.Error as error:
-        raise ValueError(f"DuckDB cannot answer {query!r}: {error}") from error
-    if relation is None:
-        raise ValueError(f"sql must be a query that gives rows; got {query!r}")
-    return Relation(relation)
+        raise ValueError(f"DuckDB cannot open {path.name!r}: {first_line(error)}") from error
+    for query in queries:
+        try:
+            relation = connection.sql(query)
+        except duckdb.Error as error:
+            if query is not queries[-1]:
+                continue
+            raise ValueError(f"DuckDB cannot answer {query!r}: {first_line(error)}") from error
+        if relation is not None:
+            source = Relation(relation, partial(_asked, connection, query))
+            source.files = [str(path)]
+            return source
+    raise ValueError(f"sql must be a query that gives rows; got {queries[-1]!r}")
+
+
+def _asked(connection: Any, query: str) -> Any:
+    return connection.cursor().sql(query)
+
+
+def open_parquet(path: Path, names: list[str]) -> Source:
+    """A Parquet file whose columns have other names here, which Arrow's datasets cannot do."""
+    duckdb = need("duckdb", "table")
+    relation = duckdb.connect().read_parquet(str(path))
+    columns = map(duckdb.ColumnExpression, relation.columns)
+    chosen = (column.alias(name) for column, name in zip(columns, names, strict=True))
+    source = Relation(relation.select(*chosen))
+    source.files = [str(path)]
+    return source
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong, without the hints that follow."""
+    return str(error).strip().split("\n")[0]
 
 
 class Relation(Source):
@@ -34,12 +64,13 @@ class Relation(Source):
 
     description = "DuckDB"
 
-    def __init__(self, relation: Any) -> None:
-        self._relation = relation
+    def __init__(self, relation: Any, again: Callable[[], Any] | None = None) -> None:
+        """`again` gives the relation on a connection of its own, which serves one reading."""
+        self._again = again or (lambda: relation)
         self.schema = relation.limit(0).to_arrow_table().schema
 
     def scan(self, request: Request) -> Scan:
-        columns, relation = self.columns_for(request), self._relation
+        columns, relation = self.columns_for(request), self._again()
         condition, later = request.split()
         if condition is not None:
             relation = relation.filter(build(condition, _dialect()))
@@ -49,8 +80,7 @@ class Relation(Source):
         notes = ["DuckDB plans:\n" + relation.explain().rstrip()]
         return Scan(self._stream(relation, columns, later), columns, notes)
 
-    @staticmethod
-    def _stream(relation: Any, columns: list[str], later: Where) -> Iterator[pa.RecordBatch]:
+    def _stream(self, relation: Any, columns: list[str], later: Where) -> Iterator[pa.RecordBatch]:
         yield from filtered(relation.to_arrow_reader(BATCH_ROWS), columns, later)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
+from qkv.table.columns import Kind, kind_of
 from qkv.table.sources.base import (
     BATCH_ROWS,
     Request,
@@ -17,33 +19,80 @@ from qkv.table.sources.base import (
     Source,
     arrow_filter,
     as_python,
+    numbered,
 )
+from qkv.table.sources.delimited import open_delimited
+from qkv.table.sources.duck import open_parquet
 
 #: How files are read, by the end of their name.
 FORMATS = {
     ".csv": "csv",
+    ".tsv": "csv",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".arrow": "ipc",
     ".feather": "ipc",
 }
+#: Ends of names that CSV files may have besides.
+COMPRESSED = (".gz", ".zst")
 
 #: What is read ahead while a batch is weighed; more would only hold more memory.
 _AHEAD = {"batch_readahead": 4, "fragment_readahead": 2}
 
 
-def open_files(path: Path) -> Source:
+def open_files(path: Path, csv: Mapping[str, Any] | None, needed: list[str]) -> Source:
     """The file, or the folder of files of one kind, as a source."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
-    suffix = _suffix_inside(path) if path.is_dir() else path.suffix.lower()
-    if suffix not in FORMATS:
-        raise ValueError(f"a table's name must end in {', '.join(FORMATS)}; got {path.name!r}")
+    kind = _format_inside(path) if path.is_dir() else _format(path)
+    if kind is None:
+        raise ValueError(
+            f"a table's name must end in {', '.join(FORMATS)}, and CSV's may in "
+            f"{' or '.join(COMPRESSED)} besides; got {path.name!r}"
+        )
+    if kind == "csv":
+        files = sorted(_tables(path)) if path.is_dir() else [path]
+        delimited = open_delimited(files, csv, needed, path)
+        delimited.files = [str(file) for file in files]
+        return delimited
+    if csv is not None:
+        raise ValueError(f"csv= is for CSV files; got {path.name!r}")
     try:
-        return open_dataset(ds.dataset(path, format=FORMATS[suffix], partitioning="hive"))
+        if kind == "parquet" and path.is_file():
+            names, repeated = numbered(pq.read_schema(path).names)
+            if repeated:
+                source = open_parquet(path, names)
+                source.repeated = repeated
+                return source
+        return open_dataset(_dataset(path, kind))
     except pa.ArrowInvalid as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{path.name!r} cannot be read as {FORMATS[suffix]}: {reason}") from error
+        raise ValueError(f"{path.name!r} cannot be read as {kind}: {reason}") from error
+
+
+def _dataset(path: Path, kind: str) -> ds.Dataset:
+    """The files as a dataset that has the columns of all of them."""
+    dataset = ds.dataset(path, format=kind, partitioning="hive")
+    schema = dataset.schema
+    told: dict[str, str] = {}  # by column: the file that told its type
+    for fragment in dataset.get_fragments():
+        own, file = fragment.physical_schema.remove_metadata(), Path(fragment.path).name
+        for column in own:
+            if column.name in told or column.name not in schema.names:
+                try:
+                    schema = pa.unify_schemas(
+                        [schema, pa.schema([column])], promote_options="permissive"
+                    )
+                except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+                    known = schema.field(column.name).type
+                    raise ValueError(
+                        f"column {column.name!r} is {known} in {told[column.name]!r} and "
+                        f"{column.type} in {file!r}, which no type can hold"
+                    ) from error
+            told.setdefault(column.name, file)
+    if schema.equals(dataset.schema):
+        return dataset
+    return ds.dataset(path, schema=schema, format=kind, partitioning="hive")
 
 
 def open_dataset(dataset: ds.Dataset) -> Source:
@@ -56,15 +105,30 @@ def open_dataset(dataset: ds.Dataset) -> Source:
     return Files(dataset, f"{kind} dataset{count}")
 
 
-def _suffix_inside(folder: Path) -> str:
-    suffixes = {path.suffix.lower() for path in folder.rglob("*") if path.is_file()}
-    known = sorted(suffixes & set(FORMATS))
-    if len(known) != 1:
+def _format(path: Path) -> str | None:
+    """How a file of this name is read."""
+    name = path.name.lower()
+    for end in COMPRESSED:
+        if name.endswith(end):
+            inside = FORMATS.get(Path(name.removesuffix(end)).suffix)
+            return inside if inside == "csv" else None
+    return FORMATS.get(path.suffix.lower())
+
+
+def _tables(folder: Path) -> list[Path]:
+    """The files of a folder that hold tables; hidden ones do not."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return [path for path in files if _format(path) and not path.name.startswith((".", "_"))]
+
+
+def _format_inside(folder: Path) -> str:
+    kinds = sorted({str(_format(path)) for path in _tables(folder)})
+    if len(kinds) != 1:
         raise ValueError(
             f"folder {str(folder)!r} must hold files of one kind ({', '.join(FORMATS)}); "
-            f"got {', '.join(known) or 'none'}"
+            f"got {', '.join(kinds) or 'none'}"
         )
-    return known[0]
+    return kinds[0]
 
 
 class Files(Source):
@@ -74,6 +138,7 @@ class Files(Source):
         self._dataset = dataset
         self.description = description
         self.schema = dataset.schema
+        self.files = getattr(dataset, "files", ())
 
     def scan(self, request: Request) -> Scan:
         scanner = self._dataset.scanner(
@@ -99,17 +164,47 @@ class Parquet(Source):
         count = f"{len(dataset.files):,} file" + ("s" if len(dataset.files) != 1 else "")
         self.description = f"Parquet, {count}"
         self.schema = dataset.schema
+        self.files = dataset.files
 
     def scan(self, request: Request) -> Scan:
         where = arrow_filter(request.where)
         outside = arrow_filter(request.window)
         kept = where if outside is None else outside if where is None else where & outside
         groups, total = [], 0
-        for fragment in self._dataset.get_fragments():
+        dataset = (
+            self._dataset if where is not None else _with_categories(self._dataset, request.by)
+        )
+        for fragment in dataset.get_fragments():
             total += len(fragment.row_groups)
-        for fragment in self._dataset.get_fragments(filter=kept):
-            groups += fragment.split_by_row_group(filter=kept)
-        return _ParquetScan(self._dataset, groups, total, request.columns, where)
+        for fragment in dataset.get_fragments(filter=kept):
+            groups += fragment.split_by_row_group(filter=kept, schema=dataset.schema)
+        return _ParquetScan(dataset, groups, total, request.columns, where)
+
+
+def _with_categories(dataset: ds.Dataset, columns: tuple[str, ...]) -> ds.Dataset:
+    """The same dataset with texts as the categories that Parquet keeps, quicker to group by."""
+    schema, partitions = dataset.schema, [f.partition_expression for f in dataset.get_fragments()]
+    known = {name for each in partitions for name in ds.get_partition_keys(each)}
+    texts = [
+        name
+        for name in columns
+        if name not in known and kind_of(schema.field(name).type) is Kind.TEXT
+    ]
+    if not texts:
+        return dataset
+    for name in texts:
+        categories = pa.field(name, pa.dictionary(pa.int32(), pa.string()))
+        schema = schema.set(schema.get_field_index(name), categories)
+    options = ds.ParquetReadOptions(
+        dictionary_columns=texts,
+        coerce_int96_timestamp_unit=dataset.format.read_options.coerce_int96_timestamp_unit,
+    )
+    format = ds.ParquetFileFormat(options, dataset.format.default_fragment_scan_options)
+    fragments = [
+        format.make_fragment(fragment.path, dataset.filesystem, fragment.partition_expression)
+        for fragment in dataset.get_fragments()
+    ]
+    return ds.FileSystemDataset(fragments, schema, format, dataset.filesystem)
 
 
 class _ParquetScan(Scan):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from qkv.extras import need
 from qkv.table.sources.base import BATCH_ROWS, Request, Scan, Source, Where, filtered
 from qkv.table.sources.stream import MemoryTable
-from qkv.table.where import Dialect, build
+from qkv.table.where import Dialect, both_zeros, build
 
 
 def polars_frame(frame: Any) -> MemoryTable:
@@ -54,6 +54,6 @@ def _dialect() -> Dialect:
     return Dialect(
         column=polars.col,
         value=polars.lit,
-        one_of=lambda column, values: column.is_in(values),
+        one_of=lambda column, values: column.is_in(both_zeros(values)),
         missing=lambda column: column.is_null(),
     )

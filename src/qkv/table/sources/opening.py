@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,20 @@ _SERVERS = ("postgresql://", "postgres://")
 _DATABASES = (".duckdb", ".ddb")
 
 
-def open_source(source: Any, table: str | None = None, sql: str | None = None) -> Source:
-    """The source that `source` stands for: a path, an address, or an object that speaks Arrow."""
+def open_source(
+    source: Any,
+    table: str | None = None,
+    sql: str | None = None,
+    csv: Mapping[str, Any] | None = None,
+    needed: Sequence[str] = (),
+) -> Source:
+    """The source that `source` stands for: a path, an address, or an object that speaks Arrow.
+
+    `csv` says how CSV files are written; of columns that are `needed` the types must be right.
+    """
+    is_path = isinstance(source, (str, os.PathLike)) and not str(source).startswith(_SERVERS)
+    if csv is not None and not is_path:
+        raise ValueError(f"csv= is for CSV files; got {type(source).__name__}")
     if isinstance(source, str) and source.startswith(_SERVERS):
         return Postgres(source, table, sql)
     if isinstance(source, (str, os.PathLike)):
@@ -34,7 +47,7 @@ def open_source(source: Any, table: str | None = None, sql: str | None = None) -
         if path.suffix.lower() in _DATABASES:
             return open_duckdb(path, table, sql)
         _no_database(table, sql)
-        return open_files(path)
+        return open_files(path, csv, list(needed))
     _no_database(table, sql)
     return _open_object(source)
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from qkv.extras import need
-from qkv.table.sources.base import Request, Scan, Source, Where, filtered
-from qkv.table.sources.sql import query_of, quoted
+from qkv.table.sources.base import Request, Scan, Source, Where, filtered, numbered
+from qkv.table.sources.sql import queries_of, quoted
 from qkv.table.where import (
     Both,
     Compare,
@@ -38,13 +39,14 @@ class Postgres(Source):
 
     def __init__(self, uri: str, table: str | None, sql: str | None) -> None:
         self._uri = uri
-        self._query = query_of(table, sql)
-        with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
-            served = self._tried(lambda: cursor.adbc_execute_schema(self._query))
+        self._query, served = self._find(queries_of(table, sql))
+        names, self.repeated = numbered(served.names)
         # NUMERIC has no counterpart in the driver, which would give its digits as text.
-        self._numeric = {field.name for field in served if _is_numeric(field)}
+        named = list(zip(names, served, strict=True))
+        self._numeric = {name for name, field in named if _is_numeric(field)}
         self.schema = pa.schema(
-            pa.field(f.name, pa.float64() if f.name in self._numeric else f.type) for f in served
+            pa.field(name, pa.float64() if name in self._numeric else field.type)
+            for name, field in named
         )
 
     def scan(self, request: Request) -> Scan:
@@ -52,7 +54,8 @@ class Postgres(Source):
         columns = self.columns_for(request) if later is None else list(self.schema.names)
         values: list[str] = []
         chosen = ", ".join(self._column(name) for name in columns)
-        text = f"SELECT {chosen} FROM ({self._query}) AS source"
+        named = ", ".join(map(quoted, self.schema.names))
+        text = f"SELECT {chosen} FROM ({self._query}\n) AS source ({named})"
         if condition is not None:
             text += f" WHERE {_sql(condition, values)}"
         wanted = self.columns_for(request)
@@ -61,6 +64,17 @@ class Postgres(Source):
             "PostgreSQL plans:\n" + self._explain(text, values),
         ]
         return Scan(self._stream(text, values, wanted, later), columns, notes)
+
+    def _find(self, queries: list[str]) -> tuple[str, pa.Schema]:
+        """The first query that the server knows, and its columns."""
+        for query in queries:
+            with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
+                try:
+                    return query, self._tried(partial(cursor.adbc_execute_schema, query))
+                except ValueError:
+                    if query is queries[-1]:
+                        raise
+        raise AssertionError("there is always a query")
 
     def _column(self, name: str) -> str:
         cast = f"::double precision AS {quoted(name)}" if name in self._numeric else ""
@@ -115,6 +129,18 @@ def _sql(condition: Condition, values: list[str]) -> str:
 
     def text(part: Condition) -> str:
         match part:
+            case Compare(column, sign, str(value)) if "\0" in value:  # which no text here holds
+                if sign in ("==", "!="):
+                    return (
+                        f"({quoted(column)} IS NOT NULL AND {'true' if sign == '!=' else 'false'})"
+                    )
+                raise ValueError(
+                    f"where compares column {column!r} with a text that holds NUL, which has no "
+                    "place in PostgreSQL's order of texts"
+                )
+            case OneOf(column, several) if any(isinstance(v, str) and "\0" in v for v in several):
+                others = tuple(v for v in several if not (isinstance(v, str) and "\0" in v))
+                return text(OneOf(column, others)) if others else "false"
             case Compare(column, sign, value):
                 return f"{quoted(column)} {_SIGNS.get(sign, sign)} {literal(value)}"
             case OneOf(column, several):

@@ -1,0 +1,276 @@
+"""One search for how wide to look, for whoever can say how well a width does.
+
+A width is a point: the logarithm of each bandwidth, then whatever else is searched for. The score
+of a point is the logarithm of an error, so that differences are shares of it. First all bandwidths
+are moved together over a grid, then each coordinate on its own, until nothing is gained. A line is
+searched by a grid, which goes on where the best is at its end, and by ever finer steps about the
+best places: curves of leave-one-out errors may have several valleys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Score: TypeAlias = Callable[[Array], float]
+
+STEP = math.log(2)  # between places of the first grid
+FINE = STEP / 16  # the same for one coordinate whose curve is rough
+LEVELS = (3, 3, 2, 1, 1)  # valleys that are looked at more finely, halving the step each time
+MORE = (8, 8, 6, 4, 2, 1)  # the same where the curve is rough
+FEWER = (2, 1, 1)  # the same where there are several coordinates
+GRID, STARTS = 64, 3  # places of a thorough search's grid, and how many of them are begun from
+ROUNDS = 5  # times that every coordinate is searched on its own
+NOTHING = 1e-4  # a difference of scores that is none: a hundredth of a percent of the error
+MOST_BEYOND = 40  # steps beyond an end of a grid
+FEW = 3_000  # examples, of which those of compact kernels are rough
+VERY_FEW = 500  # examples, for which a search should be thorough
+
+
+class Undecided(UserWarning):
+    """The examples cannot say how wide to look."""
+
+
+class Axis(NamedTuple):
+    """One coordinate of a width, and between which places it is looked for."""
+
+    low: float
+    high: float
+    start: float
+    step: float
+    endless: bool = False  # whether to go on beyond an end where that does best
+    levels: tuple[int, ...] = LEVELS
+
+    def near(self, place: float) -> Axis:
+        """The same, a step to either side."""
+        low, high = place - self.step, place + self.step
+        if not self.endless:
+            low, high = max(low, self.low), min(high, self.high)
+        return self._replace(low=low, high=high)
+
+
+@dataclass
+class Best:
+    point: Array
+    score: float
+    narrowest: list[int]  # coordinates that do best at their lower end, or no worse
+    widest: list[int]
+
+
+def span(points: Array, copies: Array, columns: int, compact: bool) -> Axis:
+    """Where to look for the bandwidth of a key (m, d), one of so many columns.
+
+    From below the spacing of the keys to where all look alike; both ends are to be passed where
+    that helps. A compact kernel, which loses sight of one key after the other, has a rough curve.
+    """
+    m = copies.sum()
+    unit = scale(points, copies)
+    extent = float(np.linalg.norm(np.ptp(points, axis=0))) if len(points) else 0.0
+    if extent == 0:
+        return Axis(math.log(unit), math.log(unit), math.log(unit), STEP)
+    spacing = extent * m ** (-1 / max(columns, points.shape[1]))
+    if columns == points.shape[1] == 1:
+        distinct = np.unique(points)
+        gaps = np.concatenate([[np.inf], np.diff(distinct), [np.inf]])
+        spacing = min(spacing, np.quantile(np.minimum(gaps[1:], gaps[:-1]), 0.05) / 4)
+    low = min(spacing, unit * m ** (-1 / (columns + 4)) / 10)
+    ends = math.log(low), math.log(3 * extent), math.log(unit)
+    if columns > 1:
+        return Axis(*ends, STEP, True, FEWER)
+    if compact and m <= FEW:
+        return Axis(*ends, FINE, True, MORE)
+    return Axis(*ends, STEP, True)
+
+
+def scale(points: Array, copies: Array) -> float:
+    """The standard deviation of keys (m, d), of all their dimensions together; 1 if they agree."""
+    if len(points) == 0 or not (np.ptp(points, axis=0) > 0).any():
+        return 1.0
+    centre = np.average(points, axis=0, weights=copies)
+    variance = float(np.average(((points - centre) ** 2).sum(axis=1), weights=copies))
+    return math.sqrt(variance) if variance > 0 else 1.0
+
+
+def log_error(error: float, variance: float) -> float:
+    """The score of a squared error of values that vary so much about their mean.
+
+    Rounded to what can be told apart, so that noise in the last digits decides nothing.
+    """
+    return round(math.log(error / variance + 1e-30), 10) if math.isfinite(error) else math.inf
+
+
+def search(score: Score, axes: Sequence[Axis], together: int, thorough: bool = False) -> Best:
+    """The point of least score; the first `together` coordinates are moved as one to begin with.
+
+    A `thorough` search starts from the best places of a coarse grid too: with few examples there
+    are valleys that no line from one another leads to.
+    """
+    point = np.array([axis.start for axis in axes])
+    if not axes:
+        return Best(point, score(point), [], [])
+    lowest, curves = math.inf, dict[int, _Curve]()
+    if together:
+        unit = max(axes[:together], key=lambda axis: axis.high - axis.low)
+        from_start = unit._replace(low=unit.low - unit.start, high=unit.high - unit.start, start=0)
+        moved = np.where(np.arange(len(axes)) < together, 1.0, 0.0)
+        curve = _Curve(lambda shift: score(point + shift * moved))
+        shift, lowest = curve.least(from_start)
+        point, curves[0] = point + shift * moved, curve
+    if len(axes) > 1 or not together:
+        point, lowest, curves = _one_by_one(score, axes, point, lowest, look_around=2)
+        for start in _grid(score, axes) if thorough else []:
+            other, error, _ = _one_by_one(score, axes, start, score(start), look_around=0)
+            if error < lowest - NOTHING:
+                point, lowest, curves = _one_by_one(score, axes, other, error, look_around=1)
+    ends = [(place, curve.ends()) for place, curve in curves.items() if axes[place].endless]
+    return Best(
+        point,
+        lowest,
+        [place for place, (narrow, _) in ends if narrow],
+        [place for place, (_, wide) in ends if wide],
+    )
+
+
+def _grid(score: Score, axes: Sequence[Axis]) -> list[Array]:
+    """The best places of a coarse grid over all coordinates."""
+    free = sum(axis.high > axis.low for axis in axes)
+    each = min(6, int(GRID ** (1 / max(1, free)) + 1e-9))
+    if each < 2:
+        return []
+    lines = [np.linspace(axis.low, axis.high, each if axis.high > axis.low else 1) for axis in axes]
+    places = [np.array(place) for place in itertools.product(*lines)]
+    return sorted(places, key=score)[:STARTS]
+
+
+def _one_by_one(
+    score: Score, axes: Sequence[Axis], point: Array, lowest: float, look_around: int
+) -> tuple[Array, float, dict[int, _Curve]]:
+    """Each coordinate in turn: for so many rounds all over its axis, then near the best alone."""
+    curves: dict[int, _Curve] = {}
+    for number in range(ROUNDS):
+        before, from_here = lowest, point
+        for place, axis in enumerate(axes):
+            if axis.high == axis.low:
+                continue
+
+            def along(to: float, place: int = place, here: Array = point) -> float:
+                moved = here.copy()
+                moved[place] = to
+                return score(moved)
+
+            curve = _Curve(along)
+            if math.isfinite(lowest):
+                curve.known[float(point[place])] = lowest
+            if number < look_around:
+                curves[place] = curve
+            else:
+                axis = axis.near(float(point[place]))
+            found, error = curve.least(axis)
+            if error < lowest:
+                point = point.copy()
+                point[place], lowest = found, error
+        if not before - lowest > NOTHING:
+            break
+        further = point + (point - from_here)  # where one round led, another may
+        if number > 0 and _inside(further, axes) and (error := score(further)) < lowest:
+            point, lowest = further, error
+    return point, lowest, curves
+
+
+def _inside(point: Array, axes: Sequence[Axis]) -> bool:
+    return all(
+        axis.endless or axis.low <= place <= axis.high
+        for place, axis in zip(point, axes, strict=True)
+    )
+
+
+@dataclass
+class _Curve:
+    """Scores along a line, known at more and more places."""
+
+    at: Callable[[float], float]
+    known: dict[float, float] = field(default_factory=dict)
+
+    def look(self, place: float) -> float:
+        place = float(place)
+        if place not in self.known:
+            self.known[place] = self.at(place)
+        return self.known[place]
+
+    def best(self) -> float:
+        """The best place; of equals, the last, which is the widest."""
+        return min(self.known, key=lambda place: (self.known[place], -place))
+
+    def ends(self) -> tuple[bool, bool]:
+        """Whether no place does better than the first one; and than the last."""
+        good = self.known[self.best()] + NOTHING
+        return self.known[min(self.known)] <= good, self.known[max(self.known)] <= good
+
+    def least(self, axis: Axis) -> tuple[float, float]:
+        """The best place and its score."""
+        steps = max(1, math.ceil((axis.high - axis.low) / axis.step))
+        for place in np.linspace(axis.low, axis.high, steps + 1):
+            self.look(place)
+        if axis.endless:
+            self._go_on(-axis.step)
+            self._go_on(axis.step)
+        for valleys in axis.levels:
+            self._refine(valleys)
+        if axis.endless:
+            self._look_beyond(axis.step)
+        self._polish()
+        best = self.best()
+        return best, self.known[best]
+
+    def _go_on(self, step: float) -> None:
+        for _ in range(MOST_BEYOND):
+            places = sorted(self.known, reverse=step < 0)
+            end = self.known[places[-1]]
+            if end > self.known[self.best()] or not self.known[places[-2]] - end > NOTHING:
+                return
+            self.look(places[-1] + step)
+
+    def _look_beyond(self, step: float) -> None:
+        """Make sure of an end that does as well as any place: the next may not."""
+        for _ in range(2):
+            narrow, wide = self.ends()
+            if narrow:
+                self.look(min(self.known) - step)
+            if wide:
+                self.look(max(self.known) + step)
+
+    def _refine(self, valleys: int) -> None:
+        places = sorted(self.known)
+        scores = [math.inf, *(self.known[place] for place in places), math.inf]
+        bottoms = [
+            at
+            for at in range(len(places))
+            if scores[at + 1] <= min(scores[at], scores[at + 2]) and math.isfinite(scores[at + 1])
+        ]
+        for at in sorted(bottoms, key=lambda at: (scores[at + 1], -at))[:valleys]:
+            for beside in (at - 1, at + 1):
+                if 0 <= beside < len(places):
+                    self.look((places[at] + places[beside]) / 2)
+
+    def _polish(self) -> None:
+        """Look at the lowest point of the parabola through the best place and its neighbours."""
+        for _ in range(2):
+            places = sorted(self.known)
+            at = places.index(self.best())
+            if not 0 < at < len(places) - 1:
+                return
+            left, middle, right = places[at - 1 : at + 2]
+            down, up = (self.known[each] - self.known[middle] for each in (left, right))
+            if not (math.isfinite(down + up) and down + up > 0):
+                return
+            back, forth = middle - left, right - middle
+            shift = (down * forth**2 - up * back**2) / (2 * (down * forth + up * back))
+            if abs(shift) > 1e-6:
+                self.look(middle + shift)

@@ -1,0 +1,68 @@
+"""Answers to the rows of a table too large for memory, batch by batch, in Arrow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkv.extras import need
+
+ROWS = 2**16
+
+
+def batches(source: Any, columns: list[str] | None) -> Iterator[Any]:
+    """The rows of a Parquet file or folder, or of anything that speaks Arrow, in batches."""
+    arrow = need("pyarrow", "table")
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        if not path.exists():
+            raise ValueError(f"there is no file {str(path)!r}")
+        dataset = need("pyarrow.dataset", "table").dataset(path, format="parquet")
+        _check(dataset.schema.names, columns)
+        yield from dataset.to_batches(batch_size=ROWS)
+        return
+    if hasattr(source, "to_batches"):  # a table or a dataset
+        _check(source.schema.names, columns)
+        for batch in source.to_batches():
+            for start in range(0, len(batch), ROWS):
+                yield batch.slice(start, ROWS)
+        return
+    if not hasattr(source, "__arrow_c_stream__"):
+        raise TypeError(
+            "source must be the path of a Parquet file or something that speaks Arrow; "
+            f"got {type(source).__name__}"
+        )
+    reader = arrow.RecordBatchReader.from_stream(source)
+    _check(reader.schema.names, columns)
+    yield from reader
+
+
+def _check(names: list[str], columns: list[str] | None) -> None:
+    for column in columns or []:
+        if column not in names:
+            raise ValueError(f"the rows must have the column {column!r}; got {', '.join(names)}")
+
+
+def as_table(batch: Any) -> Any:
+    """A batch as a table, whose column names scikit-learn knows to ask for."""
+    return need("pyarrow", "table").Table.from_batches([batch])
+
+
+def beside(batch: Any, answers: dict[str, np.ndarray]) -> Any:
+    """The rows of a batch and what was found of them, under names that are free."""
+    arrow = need("pyarrow", "table")
+    names, arrays = list(batch.schema.names), list(batch.columns)
+    for name, found in answers.items():
+        while name in names:
+            name += "_"
+        names.append(name)
+        if found.ndim > 1:  # several outputs
+            flat = arrow.array(np.ascontiguousarray(found).ravel())
+            arrays.append(arrow.FixedSizeListArray.from_arrays(flat, found.shape[1]))
+        else:
+            arrays.append(arrow.array(np.ascontiguousarray(found)))
+    return arrow.RecordBatch.from_arrays(arrays, names=names)

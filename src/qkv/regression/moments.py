@@ -1,0 +1,139 @@
+"""What a local line needs to know of the examples in sight of each query: their moments.
+
+They are attention too, with products of keys and targets as values. Taken about one centre, the
+spread of keys loses digits that matter where bandwidths are narrow, and those of a difference
+where an example is left out that almost alone weighs; such queries are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from qkv.jit.kernels import UnavailableError, warn_once
+from qkv.operators.sorted.line import Line, Said
+from qkv.operators.sorted.polynomial import COEFFICIENTS
+from qkv.regression import rows, windows
+from qkv.regression.examples import Array, Examples, Keys, Places, Width
+from qkv.regression.kernels import at
+from qkv.similarity import CompactKernel, Kernel
+from qkv.similarity.base import SortedForm
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class Moments(NamedTuple):
+    """Of z, the keys as seen from the query in bandwidths, and the targets y, under its weights."""
+
+    offset: Array  # (n, d): the mean of z
+    covariance: Array  # (n, d, d): of z
+    mean: Array  # (n, k): of y
+    slope_side: Array  # (n, d, k): cov(z, y)
+    log_total: Array  # (n,); -inf where nothing is in sight
+
+    def put(self, places: Places, others: Moments) -> None:
+        for own, other in zip(self, others, strict=True):
+            own[places] = other
+
+
+class Frame:
+    """Columns whose means under any weights give the moments."""
+
+    def __init__(self, examples: Examples, kernel: Kernel) -> None:
+        key, target = examples.keys.number, examples.target
+        self.examples, self.kernel = examples, kernel
+        self.centre, self.middle = key.mean(axis=0), target.mean(axis=0)
+        spread = np.abs(key - self.centre).max(axis=0, initial=0)
+        self.unit = np.where(spread > 0, spread, 1.0)
+        z, y = (key - self.centre) / self.unit, target - self.middle
+        self.columns = np.hstack([y, z, _outer(z, z), _outer(z, y)])
+
+    def moments(self, said: Said, query: Array, width: Width) -> Moments:
+        """From what was said to the queries (n, d)."""
+        d, k = self.examples.keys.number.shape[1], self.examples.target.shape[1]
+        mean_y, mean_z, zz, zy = np.split(said.answer, np.cumsum([k, d, d * d]), axis=1)
+        ratio = self.unit / width.bandwidth
+        covariance = zz.reshape(-1, d, d) - mean_z[:, :, None] * mean_z[:, None, :]
+        side = zy.reshape(-1, d, k) - mean_z[:, :, None] * mean_y[:, None, :]
+        return Moments(
+            (mean_z - (query - self.centre) / self.unit) * ratio,
+            covariance * (ratio[:, None] * ratio),
+            mean_y + self.middle,
+            side * ratio[:, None],
+            said.log_total.copy(),
+        )
+
+    def noise(self, width: Width) -> float:
+        """What rounding may add to a variance of z."""
+        # Prefix sums of compact kernels are differences.
+        digits = 100 if isinstance(self.kernel, CompactKernel) else 8
+        return float(digits * _EPS * (self.unit / width.bandwidth).max() ** 2)
+
+
+def one_by_one(
+    examples: Examples, kernel: Kernel, width: Width, query: Keys, own: Places | None, line: bool
+) -> Moments:
+    """Moments about each query, keeping all digits; `own` is left out of what each looks at.
+
+    `line` says that the keys are sorted numbers and nothing else, whose windows are known.
+    """
+    form = None
+    if line and width.neighbors is None:
+        form = at(kernel, width.bandwidth).as_sorted(torch.from_numpy(examples.keys.number))
+    if isinstance(form, SortedForm):
+        try:
+            return _by_windows(examples, form, query, own)
+        except UnavailableError as reason:
+            warn_once(str(reason))
+    return _by_rows(examples, kernel, width, query, own)
+
+
+def _by_windows(examples: Examples, form: SortedForm, query: Keys, own: Places | None) -> Moments:
+    line = Line(examples.keys.number[:, 0], examples.target, examples.weight)
+    n, k = len(query), examples.target.shape[1]
+    itself = np.full(n, -1) if own is None else own
+    found = windows.Moments(np.zeros(n), np.zeros(n), np.zeros((n, k)), np.zeros((n, k)),
+                            np.empty(n))  # fmt: skip
+    kinds = {"gaussian": windows.GAUSSIAN, "laplacian": windows.LAPLACIAN}
+    shape = windows.Shape(
+        kinds.get(form.kernel, windows.POLYNOMIAL),
+        np.array(COEFFICIENTS.get(form.kernel, (1.0,)), dtype=np.float64),
+        form.bandwidth,
+        line.margin,
+    )
+    windows.window_moments(
+        np.ascontiguousarray(query.number[:, 0]), np.ascontiguousarray(itself, dtype=np.int64),
+        line.keys, shape, found, count=n, grain=64,
+    )  # fmt: skip
+    return Moments(
+        found.mean[:, None],
+        found.variance[:, None, None],
+        found.value + line.keys.mean,
+        found.slope[:, None],
+        found.log_total,
+    )
+
+
+def _by_rows(
+    examples: Examples, kernel: Kernel, width: Width, query: Keys, own: Places | None
+) -> Moments:
+    key, target = examples.keys.number, examples.target
+    parts = []
+    for batch, weights, log_total in rows.weights(
+        examples, kernel, width, query, own, leave_out=own is not None
+    ):
+        step = (key[None] - query.number[batch, None]) / width.bandwidth  # (rows, m, d)
+        # Those of no weight may lie infinitely far in bandwidths.
+        step = np.where(weights[:, :, None] > 0, step, 0.0)
+        offset, mean = np.einsum("nm,nmd->nd", weights, step), weights @ target
+        step -= offset[:, None]
+        covariance = np.einsum("nm,nmd,nme->nde", weights, step, step, optimize=True)
+        side = np.einsum("nm,nmd,mk->ndk", weights, step, target, optimize=True)
+        parts.append(Moments(offset, covariance, mean, side, log_total))
+    return Moments(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _outer(left: Array, right: Array) -> Array:
+    return (left[:, :, None] * right[:, None, :]).reshape(len(left), -1)

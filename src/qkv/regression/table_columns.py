@@ -1,0 +1,92 @@
+"""Columns of whatever table users pass, as NumPy arrays: pandas, Polars, Arrow, or an array."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[Any]
+
+
+def is_table(X: Any) -> bool:  # noqa: N803 - scikit-learn's name
+    """Whether X has columns of their own types."""
+    return hasattr(X, "iloc") or hasattr(X, "to_series") or is_arrow(X)
+
+
+def is_arrow(X: Any) -> bool:  # noqa: N803
+    return type(X).__module__.partition(".")[0] == "pyarrow" and hasattr(X, "column_names")
+
+
+def width(X: Any) -> int:  # noqa: N803
+    return int(X.shape[1] if hasattr(X, "shape") else np.asarray(X).shape[1])
+
+
+def column(X: Any, place: int) -> Values:  # noqa: N803
+    """One column: numbers, datetime64, or objects, missing ones as NaN, NaT or None."""
+    if is_arrow(X):
+        import pyarrow as pa
+
+        found = X.column(place)
+        if pa.types.is_dictionary(found.type):
+            found = found.cast(found.type.value_type)
+        return np.asarray(found.to_numpy(zero_copy_only=False))
+    if hasattr(X, "iloc"):
+        return _of_pandas(X.iloc[:, place])
+    if hasattr(X, "to_series"):
+        return np.asarray(X.to_series(place))
+    return np.asarray(X)[:, place]
+
+
+def _of_pandas(series: Any) -> Values:
+    kind = getattr(series.dtype, "kind", "O")
+    if kind == "M":  # those of a time zone are objects otherwise
+        return np.asarray(series.to_numpy(dtype="datetime64[ns]"))
+    if kind in "iufb" and hasattr(series.dtype, "na_value") and series.isna().any():
+        return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    return np.asarray(series)
+
+
+def missing(values: Values) -> npt.NDArray[np.bool_]:
+    """Which values are missing."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind in "mM":
+        return np.isnat(values)
+    if values.dtype.kind != "O":
+        return np.zeros(len(values), dtype=bool)
+    return np.array([_is_missing(value) for value in values], dtype=bool)
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+
+
+def as_times(values: Values) -> tuple[Values, str] | None:
+    """Dates and times as datetime64, and what they are counted in: days or seconds.
+
+    None where the column holds something else.
+    """
+    if values.dtype.kind == "M":
+        return values, "days" if np.datetime_data(values.dtype)[0] == "D" else "seconds"
+    there = values[~missing(values)] if values.dtype.kind == "O" else values[:0]
+    if len(there) == 0 or not all(isinstance(value, dt.date) for value in there):
+        return None
+    dates = not any(isinstance(value, dt.datetime) for value in there)
+    if not dates and any(getattr(value, "tzinfo", None) is not None for value in there):
+        if not all(getattr(value, "tzinfo", None) is not None for value in there):
+            raise ValueError("a column of times must have a time zone in all rows, or in none")
+        values = np.array(
+            [
+                None if _is_missing(value) else value.astimezone(dt.UTC).replace(tzinfo=None)
+                for value in values
+            ],
+            dtype=object,
+        )
+    return values.astype("datetime64[D]" if dates else "datetime64[us]"), (
+        "days" if dates else "seconds"
+    )

@@ -1,0 +1,112 @@
+"""Rows ordered so that neighbours are alike, and boxes around each block of them.
+
+One key column is sorted. Several are halved in turn, along whichever of them spreads most, as in a
+k-d tree whose leaves are blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from qkv.table.columns import Kind, kind_of, plain
+from qkv.table.comparison import NEGLIGIBLE, Comparison
+
+#: Rows in a block.
+BLOCK = 4096
+#: Pairs of a query and a block that are judged; beyond, all blocks are read.
+_MOST_PAIRS = 2**23
+
+
+class Boxes(NamedTuple):
+    """The least and the greatest entry of each key column in each block, as the column has them."""
+
+    low: dict[str, pa.Array]
+    high: dict[str, pa.Array]
+    rows: int
+
+    def chosen(self, comparisons: Sequence[Comparison], n: int, nearest_counts: bool) -> np.ndarray:
+        """Whether a block has rows that can weigh anything, for any of n queries.
+
+        Where the nearest row surely counts, blocks that weigh nothing beside it are left out.
+        """
+        blocks = -(-self.rows // BLOCK)
+        if not comparisons or n * blocks > _MOST_PAIRS:
+            return np.ones(blocks, bool)
+        most, least = np.zeros((2, 1, blocks))
+        for own in comparisons:
+            above, below = own.bounds(self.low[own.column], self.high[own.column])
+            most, least = most + above, least + below
+        enough = least.max(axis=1, initial=-np.inf, keepdims=True) - NEGLIGIBLE
+        kept = most > -np.inf
+        if nearest_counts:
+            kept &= most >= enough
+        return np.asarray(kept.any(axis=0))
+
+
+def boxes_of(keys: dict[str, pa.Array]) -> Boxes:
+    """Boxes around blocks of rows in their order."""
+    rows = len(next(iter(keys.values())))
+    starts = np.arange(0, rows, BLOCK)
+    low: dict[str, pa.Array] = {}
+    high: dict[str, pa.Array] = {}
+    for name, column in keys.items():
+        ranks, entries = _ranked(plain(column))
+        for side, reduce in ((low, np.minimum), (high, np.maximum)):
+            ends = reduce.reduceat(ranks, starts) if rows else ranks[:0]
+            side[name] = _entries(ends, entries)
+    return Boxes(low, high, rows)
+
+
+def order_of(keys: dict[str, pa.Array]) -> np.ndarray:
+    """Which row comes when."""
+    columns = [_ranked(plain(column))[0] for column in keys.values()]
+    if len(columns) == 1:
+        return np.argsort(columns[0], kind="stable")
+    points = np.stack([column.astype(np.float64) for column in columns])
+    extent = np.maximum(points.max(axis=1, initial=-np.inf) - points.min(axis=1, initial=np.inf), 0)
+    scaled = points / np.where(extent > 0.0, extent, 1.0)[:, None]
+    order = np.arange(points.shape[1])
+    parts = [(0, len(order))]
+    while parts:
+        start, stop = parts.pop()
+        if stop - start <= BLOCK:
+            order[start:stop].sort()
+            continue
+        own = order[start:stop]
+        here = scaled[:, own]
+        widest = int(np.argmax(here.max(axis=1) - here.min(axis=1)))
+        middle = -(-(stop - start) // (2 * BLOCK)) * BLOCK  # leaves are whole blocks
+        order[start:stop] = own[np.argpartition(here[widest], middle)]
+        parts += [(start, start + middle), (start + middle, stop)]
+    return order
+
+
+def _ranked(column: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Numbers in the order of the entries: their own, or places among the distinct ones.
+
+    And the type that numbers of its own have, as an empty array, or the distinct entries.
+    """
+    own = column.type
+    kind = kind_of(own)
+    if kind is Kind.NUMBER and not pa.types.is_decimal(own):
+        return column.to_numpy(zero_copy_only=False), pa.array([], own)
+    if kind is Kind.TIME:
+        ticks = column.view(pa.int32() if own.bit_width == 32 else pa.int64())
+        return ticks.to_numpy(zero_copy_only=False), pa.array([], own)
+    encoded = column.dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    rank = np.empty(len(order), np.int64)
+    rank[order.to_numpy()] = np.arange(len(order))
+    return rank[encoded.indices.to_numpy()], encoded.dictionary.take(order)
+
+
+def _entries(numbers: np.ndarray, entries: pa.Array) -> pa.Array:
+    """The entries that stand behind such numbers."""
+    if len(entries):
+        return entries.take(pa.array(numbers))
+    return pa.array(numbers).view(entries.type)

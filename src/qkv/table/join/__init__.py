@@ -1,0 +1,7 @@
+"""The soft join: every row of one table finds its answer in another."""
+
+from __future__ import annotations
+
+from qkv.table.join.soft import JoinReport as JoinReport
+from qkv.table.join.soft import SoftJoin as SoftJoin
+from qkv.table.join.soft import soft_join as soft_join

@@ -1,0 +1,230 @@
+"""CSV, by way of DuckDB: one file or a folder of them, compressed or not, in any encoding."""
+
+from __future__ import annotations
+
+import codecs
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from qkv.extras import need
+from qkv.table.sources.base import Request, Scan, Where
+from qkv.table.sources.dialect import (
+    SAMPLE_ROWS,
+    TYPES,
+    Dialect,
+    check_options,
+    encoding_of,
+    one_file,
+    read_options,
+    sniff,
+)
+from qkv.table.sources.duck import Relation, first_line
+
+#: Types that hold all that others hold, the widest last.
+_WIDER = [("BIGINT", "HUGEINT", "DOUBLE"), ("DATE", "TIMESTAMP")]
+
+
+def open_delimited(
+    paths: list[Path], given: Mapping[str, Any] | None, needed: list[str], root: Path
+) -> Csv:
+    """These files as one source; `needed` are the columns whose types must be right.
+
+    Folders between `root` and a file that are called name=value are columns too.
+    """
+    duckdb = need("duckdb", "table")
+    options = check_options(given)
+    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    copies = _Copies()
+    dialects: list[tuple[str, Dialect]] = []
+    for path in paths:
+        encoding = options.get("encoding") or encoding_of(path)
+        readable = copies.in_utf8(path, encoding)
+        try:
+            dialects.append((readable, sniff(connection, readable, encoding, options, needed)))
+        except duckdb.Error as error:
+            raise ValueError(f"{path.name!r} cannot be read as CSV: {first_line(error)}") from error
+    names = [path.name if path == root else str(path.relative_to(root)) for path in paths]
+    schema = _unified(list(zip(names, (own for _, own in dialects), strict=True)))
+    for column in options.get("types", {}):
+        if column not in schema:
+            raise ValueError(f"csv['types'] names column {column!r}, which is not there")
+    folders = [_folders(path, root) for path in paths]
+    for told in folders:
+        for name in told:
+            whole = all(own.get(name, "0").lstrip("-").isdecimal() for own in folders)
+            schema.setdefault(name, "BIGINT" if whole else "VARCHAR")
+    files = list(zip(dialects, folders, strict=True))
+
+    def relation() -> Any:
+        return _together(connection.cursor(), files, schema)
+
+    return Csv(relation, [own for _, own in dialects], schema, copies)
+
+
+class Csv(Relation):
+    """CSV files, read by DuckDB from start to end."""
+
+    def __init__(
+        self,
+        relation: Callable[[], Any],
+        dialects: list[Dialect],
+        columns: dict[str, str],
+        copies: _Copies,
+    ) -> None:
+        super().__init__(relation(), relation)
+        self._copies = copies  # for as long as they are read
+        self.description = f"CSV, {len(dialects):,} file" + ("s" if len(dialects) != 1 else "")
+        self.repeated = {name: new for own in dialects for name, new in own.repeated.items()}
+        for place, field in enumerate(self.schema):
+            if columns[field.name] == "NULL":
+                self.schema = self.schema.set(place, pa.field(field.name, pa.null()))
+        said = list(dict.fromkeys(map(str, dialects)))
+        held = ", ".join(f"{name} {_said(type)}" for name, type in columns.items())
+        self.notes = [f"CSV is read with {how}" for how in said[:3]]
+        self.notes.append(f"columns hold {held}; empty cells are missing")
+
+    def scan(self, request: Request) -> Scan:
+        scan = super().scan(request)
+        scan.notes = [] if request.where is None else ["where is applied by DuckDB while it reads"]
+        return scan
+
+    def _stream(self, relation: Any, columns: list[str], later: Where) -> Iterator[pa.RecordBatch]:
+        refusals = (need("duckdb", "table").Error, pa.ArrowException)
+        try:
+            yield from super()._stream(relation, columns, later)
+        except refusals as error:
+            raise ValueError(f"{self.description}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Where in a file something could not be read, and what may be said to help it."""
+    lines = [line.strip() for line in str(error).strip().split("\n")]
+    told = [line for line in lines if not line.startswith(("Original Line", "Possible", "*"))][:2]
+    if any("csv={" in line for line in told):
+        return told[0]
+    help = "csv={'types': …}" if any("onver" in line for line in told) else "csv={…}"
+    return f"{' '.join(told)}; {help} says how to read it"
+
+
+def _said(type: str) -> str:
+    return {own: name for name, own in TYPES.items()}.get(type, type.lower())
+
+
+def _unified(dialects: list[tuple[str, Dialect]]) -> dict[str, str]:
+    """The columns of all files, each with a type that holds what it holds in every file."""
+    columns: dict[str, str] = {}
+    first: dict[str, str] = {}  # the file that told
+    for file, dialect in dialects:
+        for name, type in dialect.columns.items():
+            known = columns.get(name, "NULL")
+            wider = [own for own in _WIDER if {known, type} <= set(own)]
+            if known in ("NULL", type):
+                columns[name], first[name] = type, file
+            elif wider:
+                columns[name] = max(known, type, key=wider[0].index)
+            elif type != "NULL":
+                raise ValueError(
+                    f"column {name!r} holds {_said(known)} in {first[name]!r} and {_said(type)} in "
+                    f"{file!r}; csv={{'types': {{{name!r}: 'text'}}}} reads both"
+                )
+    return columns
+
+
+def _folders(path: Path, root: Path) -> dict[str, str]:
+    """What the folders on the way to a file say of all its rows, as Hive writes it."""
+    if path == root:
+        return {}
+    parts = [part.partition("=") for part in path.relative_to(root).parts[:-1]]
+    return {name: value for name, sign, value in parts if sign}
+
+
+def _together(
+    connection: Any,
+    files: list[tuple[tuple[str, Dialect], dict[str, str]]],
+    columns: dict[str, str],
+) -> Any:
+    """All files as one relation with these columns; files that lack one hold nothing there."""
+    duckdb = need("duckdb", "table")
+    parts = []
+    for (_, told), group in groupby(files, key=lambda own: (read_options(own[0][1]), own[1])):
+        alike = [file for file, _ in group]
+        dialect = alike[0][1]
+        held = {
+            name: "VARCHAR" if type == "NULL" else columns[name]
+            for name, type in dialect.columns.items()
+        }
+        # DuckDB rounds 1.5 where integers are read: integers that might end are looked at first.
+        watched = {
+            name
+            for name, type in held.items()
+            if type in ("BIGINT", "HUGEINT") and any(own.goes_on for _, own in alike)
+        }
+        types = held | dict.fromkeys(watched, "VARCHAR")
+        options = read_options(dialect) | {"columns": types}
+        relation = connection.read_csv([one_file(path) for path, _ in alike], **options)
+        chosen = [
+            (
+                _whole_number(name, dialect)
+                if name in watched
+                else duckdb.ColumnExpression(name)
+                if name in held
+                else duckdb.ConstantExpression(told.get(name))
+            )
+            .cast("VARCHAR" if type == "NULL" else type)
+            .alias(name)
+            for name, type in columns.items()
+        ]
+        parts.append(relation.select(*chosen))
+    while len(parts) > 1:  # pairs of pairs, so that many files make no deep query
+        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
+        parts = [pair[0].union(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+    return parts[0]
+
+
+def _whole_number(name: str, dialect: Dialect) -> Any:
+    """The text of a whole number, as SQL reads it; an error where it is none."""
+    duckdb = need("duckdb", "table")
+    call, value = duckdb.FunctionExpression, duckdb.ConstantExpression
+    text = duckdb.ColumnExpression(name)
+    if dialect.thousands:
+        text = call("replace", text, value(dialect.thousands), value(""))
+    refusal = call(
+        "concat",
+        value(f"column {name!r} held integers in the first {SAMPLE_ROWS:,} rows, and then "),
+        text,
+        value(f", which csv={{'types': {{{name!r}: 'number'}}}} or 'text' reads"),
+    )
+    whole = call("regexp_full_match", text, value(r"\s*[+-]?\d+\s*"))
+    known = duckdb.CaseExpression(whole, text).when(text.isnull(), value(None))
+    return known.otherwise(call("error", refusal))
+
+
+class _Copies:
+    """Files in other encodings, as UTF-8 in a folder that goes when nobody needs it."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def in_utf8(self, path: Path, encoding: str) -> str:
+        if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
+            return str(path)
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="qkv-csv-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        copy = self._folder / f"{len(list(self._folder.iterdir()))}.csv"
+        decoder = codecs.getincrementaldecoder(encoding)()
+        with pa.input_stream(path, compression="detect") as stream, copy.open("wb") as out:
+            try:
+                while block := stream.read(2**22):
+                    out.write(decoder.decode(block).encode())
+                out.write(decoder.decode(b"", final=True).encode())
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path.name!r} is not {encoding}: {error}") from error
+        return str(copy)

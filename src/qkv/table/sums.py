@@ -1,0 +1,44 @@
+"""What a pass has found of one value column so far."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qkv.table.block import Found
+from qkv.table.leaders import Leaders
+from qkv.table.partial import TablePartial
+
+
+class Sums:
+    """Sums and leading rows for each group and query: row `group · n + query` of both."""
+
+    def __init__(self, column: str, n: int, top: int) -> None:
+        self.column = column
+        self.n = n
+        self.used = 0  # rows, with nothing missing
+        self.missing = 0  # rows that lack it
+        self.partial = TablePartial.nothing(0, 1)
+        self.leaders = Leaders(0, top)
+
+    def add(self, found: Found, groups: np.ndarray) -> None:
+        """Merge what a block says; it has rows for these groups."""
+        if len(self.partial.peak) == 0:  # how long values are is known by now
+            self.partial = TablePartial.nothing(0, found.partial.mean.shape[1])
+            if len(groups) == groups.max() + 1:
+                self.partial = found.partial
+                self.leaders.logs, self.leaders.rows = found.lead_logs, found.lead_rows
+                return
+        more = (int(groups.max()) + 1) * self.n - len(self.partial.peak)
+        if more > 0:
+            nothing = TablePartial.nothing(more, self.partial.mean.shape[1])
+            self.partial = self.partial.joined(nothing)
+            self.leaders.extend(more)
+        places = (groups[:, None] * self.n + np.arange(self.n)).ravel()
+        self.partial.merge_at(places, found.partial)
+        if self.leaders.logs.shape[1]:
+            self.leaders.merge_at(places, found.lead_logs, found.lead_rows)
+
+    def shrink(self, by: float) -> None:
+        """Make all weights so far smaller, by a factor of e to this."""
+        self.partial.peak -= by
+        self.leaders.logs -= by
