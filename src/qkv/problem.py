@@ -21,6 +21,19 @@ Array: TypeAlias = Tensor | npt.NDArray[np.floating[Any]]
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
+class Checked:
+    """What is known of all questions of one signature; none of it depends on the numbers."""
+
+    __slots__ = ("batch", "order", "shortened")
+
+    def __init__(self, batch: tuple[int, ...]) -> None:
+        self.batch = batch
+        #: The operators worth asking, the quickest first, once the planner has found them.
+        self.order: tuple[str, ...] | None = None
+        #: The same questions without their mask, to the first so many keys.
+        self.shortened: dict[int, Checked] = {}
+
+
 class Problem(NamedTuple):
     """Queries, keys and values of one dtype on one device, and how they are to be compared."""
 
@@ -33,7 +46,7 @@ class Problem(NamedTuple):
     dropout: Dropout | None
     batch: tuple[int, ...]  # the leading axes of query, key and value, broadcast
     wants_total: bool = False  # whether the log of the total weight is asked for too
-    signature: Hashable | None = None  # all that a plan depends on but the numbers, if it is known
+    checked: Checked | None = None  # what is known of its kind; None where nothing is kept
 
     @property
     def n(self) -> int:
@@ -59,8 +72,8 @@ class Problem(NamedTuple):
     @property
     def is_eager(self) -> bool:
         """Whether nobody traces, transforms or watches what is computed."""
-        # Only where that is so is there a signature.
-        return self.signature is not None or is_eager(self.query, self.key, self.value)
+        # Only where that is so is anything kept.
+        return self.checked is not None or is_eager(self.query, self.key, self.value)
 
     @property
     def needs_grad(self) -> bool:
@@ -85,11 +98,13 @@ class Problem(NamedTuple):
         stop = self.mask.common_stop(self.n, self.m, self.batch)
         if stop is None:
             return self
-        signature = None if self.signature is None else (self.signature, stop)
+        checked = self.checked
+        if checked is not None:
+            checked = checked.shortened.setdefault(stop, Checked(checked.batch))
         if stop == self.m:
-            return self._replace(mask=None, bias=None, signature=signature)
+            return self._replace(mask=None, bias=None, checked=checked)
         key, value = self.key.narrow(-2, 0, stop), self.value.narrow(-2, 0, stop)
-        return self._replace(key=key, value=value, mask=None, bias=None, signature=signature)
+        return self._replace(key=key, value=value, mask=None, bias=None, checked=checked)
 
     def narrow(self, axis: int, start: int, stop: int) -> Problem:
         """The entries `start` to `stop` of the leading axis `axis` alone."""
@@ -111,8 +126,8 @@ class Problem(NamedTuple):
         )
 
 
-#: The leading axes of questions that were checked before, by signature.
-_CHECKED: dict[Hashable, tuple[int, ...]] = {}
+#: What is known of questions that were checked before, by signature.
+_CHECKED: dict[Hashable, Checked] = {}
 #: Beyond so many they are forgotten and checked again.
 MOST_CHECKED = 1024
 
@@ -130,11 +145,13 @@ def pose(
     chosen = as_similarity(similarity)
     chosen_mask = mask if mask is None or isinstance(mask, Mask) else as_mask(mask)
     drops = not isinstance(dropout, float) or dropout != 0.0
-    signature = None
+    signature = checked = None
     if not drops and is_eager(query, key, value):
         signature = _signature(query, key, value, chosen, chosen_mask, wants_total)
-    batch = None if signature is None else _CHECKED.get(signature)
-    if batch is None:
+        checked = None if signature is None else _CHECKED.get(signature)
+    if checked is not None:
+        batch = checked.batch
+    else:
         _check_tensors(query, key, value)
         chosen.check(query, key)
         batch = _common_batch(query, key, value)
@@ -145,12 +162,10 @@ def pose(
         if signature is not None:
             if len(_CHECKED) >= MOST_CHECKED:
                 _CHECKED.clear()
-            _CHECKED[signature] = batch
+            checked = _CHECKED[signature] = Checked(batch)
     drop = draw(dropout, batch, query.shape[-2], query.device) if dropout else None
     bias = None if chosen_mask is None else chosen_mask.bias()
-    return Problem(
-        query, key, value, chosen, chosen_mask, bias, drop, batch, wants_total, signature
-    )
+    return Problem(query, key, value, chosen, chosen_mask, bias, drop, batch, wants_total, checked)
 
 
 def _signature(

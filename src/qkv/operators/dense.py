@@ -16,6 +16,10 @@ from qkv.similarity.base import widen
 MOST_BYTES = 64 * 2**20
 
 
+def refusal(problem: Problem) -> None:
+    """Nothing is refused but what does not fit into memory, and that may change."""
+
+
 def offer(problem: Problem) -> Offer | str:
     """Dense serves everything that fits into memory."""
     size = bytes_needed(problem)

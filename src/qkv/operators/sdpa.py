@@ -23,13 +23,32 @@ from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attentio
 from qkv.operators.tiles import in_tiles
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
+from qkv.similarity.base import may_be_dot
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why PyTorch's kernel cannot serve, as far as sizes, types and masks tell."""
+    mask = problem.mask
+    if not may_be_dot(problem.similarity):
+        return f"{type(problem.similarity).__name__} is not a dot product"
+    if problem.dropout is not None:
+        return "PyTorch's kernel knows no dropout and would go dense"
+    if problem.pairs == 0:
+        return "there is nothing to compare"
+    if mask is not None and mask.needs_scores:
+        return f"{mask!r} ranks scores, which PyTorch's kernel does not give out"
+    if problem.bias is not None and problem.bias.requires_grad and torch.is_grad_enabled():
+        return "PyTorch's kernel gives a floating mask no gradient and would go dense"
+    if problem.wants_total:
+        if FLASH is None or problem.query.device.type not in ("cpu", "meta"):
+            return "PyTorch's kernel gives out no total on this device"
+        if problem.needs_grad or torch.compiler.is_compiling():
+            return "PyTorch's kernel gives its total no gradient"
+    return None
 
 
 def offer(problem: Problem) -> Offer | str:
     """Serve dot products without dropout, under masks that depend on positions alone."""
-    refusal = _refusal(problem)
-    if refusal is not None:
-        return refusal
     form = problem.similarity.as_dot(problem.query, problem.key)
     if isinstance(form, str):
         return form
@@ -58,24 +77,6 @@ def _cost(problem: Problem) -> Cost:
         return Cost(problem.flops, 0, reason)
     size = min(problem.pairs * 4, max(TILE_BYTES, problem.m * 4))
     return Cost(problem.flops, size, f"{reason}; the mask is made {readable(size)} at a time")
-
-
-def _refusal(problem: Problem) -> str | None:
-    mask = problem.mask
-    if problem.dropout is not None:
-        return "PyTorch's kernel knows no dropout and would go dense"
-    if problem.pairs == 0:
-        return "there is nothing to compare"
-    if mask is not None and mask.needs_scores:
-        return f"{mask!r} ranks scores, which PyTorch's kernel does not give out"
-    if problem.bias is not None and problem.bias.requires_grad and torch.is_grad_enabled():
-        return "PyTorch's kernel gives a floating mask no gradient and would go dense"
-    if problem.wants_total:
-        if FLASH is None or problem.query.device.type not in ("cpu", "meta"):
-            return "PyTorch's kernel gives out no total on this device"
-        if problem.needs_grad or torch.compiler.is_compiling():
-            return "PyTorch's kernel gives its total no gradient"
-    return None
 
 
 def answer(problem: Problem, form: DotForm) -> Result:

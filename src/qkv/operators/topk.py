@@ -17,13 +17,17 @@ from qkv.problem import Problem
 from qkv.similarity.base import widen
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve masks that keep the best k keys of those that another mask allows."""
-    best = None if problem.mask is None else problem.mask.best_of()
-    if best is None:
+def refusal(problem: Problem) -> str | None:
+    if problem.mask is None or problem.mask.best_of() is None:
         return "the mask is not the best k keys of each query"
-    if problem.pairs == 0:
-        return "there is nothing to compare"
+    return "there is nothing to compare" if problem.pairs == 0 else None
+
+
+def offer(problem: Problem) -> Offer:
+    """Serve masks that keep the best k keys of those that another mask allows."""
+    assert problem.mask is not None
+    best = problem.mask.best_of()
+    assert best is not None
     k, rest = min(best[0], problem.m), best[1]
     return Offer(run=lambda: answer(problem, k, rest), cost=lambda: _cost(problem, k))
 

@@ -148,6 +148,11 @@ class Similarity(nn.Module):
         return 2 * dim
 
 
+def may_be_dot(similarity: Similarity) -> bool:
+    """Whether :meth:`Similarity.as_dot` is worth asking."""
+    return type(similarity).as_dot is not Similarity.as_dot
+
+
 class FromCallable(Similarity):
     """Any callable (query, key) -> scores as a similarity, with softmax weights.
 

@@ -14,17 +14,24 @@ from qkv.operators.flash import four_axes
 from qkv.operators.fused import ops
 from qkv.operators.fused.launch import Call
 from qkv.problem import Problem
-from qkv.similarity.base import FusedForm, widen
+from qkv.similarity.base import FusedForm, Similarity, widen
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve similarities with a kernel, on CPUs, under runs of keys, tensors, or both."""
+def refusal(problem: Problem) -> str | None:
+    """Why no fused kernel can serve, as far as sizes and types tell."""
+    if type(problem.similarity).as_fused is Similarity.as_fused:
+        return f"{type(problem.similarity).__name__} has no fused kernel"
     if problem.query.device.type not in ("cpu", "meta"):
         return "the kernels are compiled for CPUs"
     if problem.pairs * problem.query.shape[-1] * problem.value.shape[-1] == 0:
         return "there is nothing to compare"
     if in_transform():
         return "torch's function transforms do not see into the kernels"
+    return None
+
+
+def offer(problem: Problem) -> Offer | str:
+    """Serve similarities with a kernel, on CPUs, under runs of keys, tensors, or both."""
     parts: Parts | None = Parts(None, None)
     if problem.mask is not None:
         parts = problem.mask.parts(problem.tile(0, problem.n))
