@@ -61,6 +61,13 @@ class Parts(NamedTuple):
     allowed: Tensor | None
 
 
+class Hidden(NamedTuple):
+    """What may not be attended to; None: nothing of the kind."""
+
+    pairs: Tensor | None  # (..., rows or 1, m)
+    queries: Tensor | None  # (..., rows or 1, 1): those that may attend to nothing
+
+
 class Mask:
     """The base of all masks: what may be attended to, tile by tile."""
 
@@ -75,6 +82,12 @@ class Mask:
     def allowed(self, tile: Tile) -> Tensor:
         """What may be attended to, boolean, broadcastable to (*batch, stop − start, m)."""
         raise TypeError(f"{type(self).__name__} must define allowed(tile)")
+
+    def hidden(self, tile: Tile) -> Hidden:
+        """What may not be attended to; it reads the mask to know whether some row is empty."""
+        pairs = ~self.allowed(tile)
+        queries = pairs.all(-1, keepdim=True)
+        return Hidden(pairs, queries if bool(queries.any()) else None)
 
     def within(self, universe: Tensor | None, tile: Tile, log_scores: Tensor) -> Tensor | None:
         """Narrow `universe` (None: every key) to what this mask allows there."""
