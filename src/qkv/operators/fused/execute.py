@@ -109,9 +109,9 @@ def backward(
     query, parameter = shapes.query, shapes.parameter
     layers = (pieces, query.shape[:-2].numel(), *query.shape[-2:])
     memory = take(math.prod(layers) * 8)
-    grad_query = memory[: math.prod(layers) * 8].view(torch.float64).view(layers).zero_()
-    grad_key = torch.zeros_like(shapes.key, memory_format=torch.contiguous_format)
-    grad_value = torch.zeros_like(shapes.value, memory_format=torch.contiguous_format)
+    grad_query = memory[: math.prod(layers) * 8].view(torch.float64).view(layers)
+    grad_key = torch.empty_like(shapes.key, memory_format=torch.contiguous_format)
+    grad_value = torch.empty_like(shapes.value, memory_format=torch.contiguous_format)
     grad_parameter = torch.zeros((max(1, units), parameter.numel()), dtype=torch.float64)
     grad_bias, bias = None, shapes.bias
     if bias is not None and wanted.bias:

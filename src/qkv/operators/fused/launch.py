@@ -82,7 +82,7 @@ class Launch:
         self.layout: Layout = layout(self.batch, *small, *masks, *shapes, bias)
         self.functions = SIMILARITIES[call.kind]
         self.depth = self.functions.depth(self.d)
-        self.key_rows = self.functions.scores_rows(self.n, self.d)
+        self.key_rows = self.functions.scores_rows(self.n, self.m, self.d)
         # Keys in a tile: few keys make a narrow one, many make tiles of about one width.
         most = NARROW if self.key_rows else WIDTH
         tiles = max(1, math.ceil(self.m / most))
