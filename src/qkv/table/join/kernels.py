@@ -14,7 +14,7 @@ import numpy as np
 from qkv.jit import device, kernel
 from qkv.jit.builtins import exp, noinline
 from qkv.jit.signature import Double1, Double2, Double3, Int1, Int2, PerThread
-from qkv.table.kernels import BOXCAR, EPANECHNIKOV, GAUSSIAN, LAPLACIAN, TRIANGULAR
+from qkv.table.tile_scores import BOXCAR, EPANECHNIKOV, GAUSSIAN, LAPLACIAN, TRIANGULAR
 
 #: Candidates weighed at once, and how few are better weighed one by one.
 TILE, FEW = 1024, 8
