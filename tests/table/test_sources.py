@@ -261,14 +261,16 @@ def decimals_in_postgres(postgres: str) -> str:
     from adbc_driver_postgresql import dbapi
 
     rows = ", ".join(f"({BIG + 7 * g}, {BIG + 7 * g}.5, {g}.25, {g})" for g in range(-9, 10))
-    with closing(dbapi.connect(postgres, autocommit=True)) as connection:
-        with closing(connection.cursor()) as cursor:
-            cursor.execute(
-                "CREATE TABLE decimals (id numeric(20), free numeric, price numeric(9, 2), g int)"
-            )
-            cursor.execute(f"INSERT INTO decimals VALUES {rows}")
-            cursor.execute("INSERT INTO decimals VALUES (NULL, 'NaN', 5, 5)")
-            cursor.execute("CREATE TABLE endless AS SELECT 'Infinity'::numeric AS k, 1 AS v")
+    with (
+        closing(dbapi.connect(postgres, autocommit=True)) as connection,
+        closing(connection.cursor()) as cursor,
+    ):
+        cursor.execute(
+            "CREATE TABLE decimals (id numeric(20), free numeric, price numeric(9, 2), g int)"
+        )
+        cursor.execute(f"INSERT INTO decimals VALUES {rows}")
+        cursor.execute("INSERT INTO decimals VALUES (NULL, 'NaN', 5, 5)")
+        cursor.execute("CREATE TABLE endless AS SELECT 'Infinity'::numeric AS k, 1 AS v")
     return postgres
 
 

@@ -35,7 +35,8 @@ def along(stairs: Staircase, criterion: str, n: float) -> Array:
     """A criterion at every step of a boxcar's curve, of n copies of examples."""
     if criterion == "loo":
         return stairs.left_out / n
-    return {"gcv": _gcv, "aicc": _aicc}[criterion](stairs.fitted / n, stairs.trace, n)
+    errors = {"gcv": _gcv, "aicc": _aicc}[criterion](stairs.fitted / n, stairs.trace, n)
+    return np.asarray(errors)
 
 
 def _gcv(square: Any, trace: Any, n: float) -> Any:

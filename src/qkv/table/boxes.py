@@ -60,7 +60,7 @@ def _enough(least: np.ndarray, rows: int) -> np.ndarray:
     sizes = np.minimum(rows - BLOCK * np.arange(least.shape[1]), BLOCK)
     with np.errstate(divide="ignore"):
         together = np.log(shares @ sizes)[:, None]
-    return peak + together - math.log(max(rows, 1)) + math.log(LOST)
+    return np.asarray(peak + together - math.log(max(rows, 1)) + math.log(LOST))
 
 
 def boxes_of(keys: dict[str, pa.Array]) -> Boxes:
