@@ -161,9 +161,9 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # A line has no slope along a number that is missing, and nearest neighbours no distance.
+        # Of columns that are missing here and there, nearest neighbours have no order.
         adaptive = isinstance(self.bandwidth, Nearest) or str(self.bandwidth) == "knn"
-        tags.input_tags.allow_nan = self.degree == 0 and not adaptive
+        tags.input_tags.allow_nan = not adaptive
         return tags
 
     def effective_neighbours(self, X: Any) -> Array:  # noqa: N803

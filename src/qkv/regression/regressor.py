@@ -57,8 +57,9 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
 
     X is an array, or a table of pandas, Polars or Arrow. Dates count in days, other times in
     seconds, booleans as 0 and 1. A number that is missing (NaN, None, null) takes no part in the
-    distance to its row, which is scaled up by the share of columns that do; lines and nearest
-    neighbours take no missing numbers. A missing category weighs what categories do on average.
+    distance to its row, which is scaled up by the share of columns that do; to a line it tells
+    nothing of the slope along its column. Nearest neighbours take no missing numbers. A missing
+    category weighs what categories do on average.
 
     `sample_weight` counts copies of a row: leave-one-out leaves one copy out. Weights of at most 1
     leave out the row whole.
