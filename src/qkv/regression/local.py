@@ -2,8 +2,8 @@
 
 A local line minimises Σ K(x, kᵢ) (yᵢ − a − bᵀ(kᵢ − x))². Its ingredients are moments of keys and
 targets under the weights: a = ȳ + bᵀ(x − k̄), with b = cov(k, k)⁺ cov(k, y). Where the keys in sight
-do not spread, b is 0 and the mean remains. A number that a key misses counts as the mean of those in
-sight; along one that the query misses there is no slope.
+do not spread, b is 0 and the mean remains. A number that a key misses counts as the mean of those
+in sight; along one that the query misses there is no slope.
 """
 
 from __future__ import annotations

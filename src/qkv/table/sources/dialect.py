@@ -222,12 +222,28 @@ def _delimiter(path: str, quote: str) -> str | None:
     DuckDB's sniffer leaves out a header that does not fit, as where commas are in all numbers.
     """
     lines = _first_lines(path)
+    if not lines:
+        raise ValueError("it is empty")
     fitting = []
     for sign in _DELIMITERS:
         counts = {len(row) for row in csv.reader(lines, delimiter=sign, quotechar=quote or None)}
         if len(counts - {0}) == 1 and max(counts) > 1:
             fitting.append(sign)
+    in_header = [sign for sign in _DELIMITERS if sign in lines[0]]
+    if not fitting and len(in_header) == 1:
+        _refuse_ragged(lines, in_header[0], quote)
     return fitting[0] if len(fitting) == 1 else None
+
+
+def _refuse_ragged(lines: list[str], sign: str, quote: str) -> None:
+    reader = csv.reader(lines, delimiter=sign, quotechar=quote or None)
+    header = len(next(reader))
+    for row in reader:
+        if row and len(row) != header:
+            raise ValueError(
+                f"line {reader.line_num} has {len(row)} cells and the header {header}, parted by "
+                f"{sign!r}; csv={{'delimiter': …}} names another sign"
+            )
 
 
 def _header(path: str, delimiter: str, quote: str, count: int) -> list[str]:
