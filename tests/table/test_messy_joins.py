@@ -165,6 +165,17 @@ def test_where_keeps_rows_of_either_side(kind: str, wanted: str, tmp_path: Path)
     assert none["row"].null_count == LEFT
 
 
+def test_the_nearest_matches_however_far_it_is() -> None:
+    left = pa.table({"k": [2.0, 2.4, 3.5, 1e200, -1e300]})
+    right = pa.table({"k": [1.0, 2.0, 4.0], "v": [5, 6, 7]})
+    for kernel in (qkv.Gaussian(1e-160), qkv.Laplacian(1e-160)):
+        joined = soft_join(left.slice(0, 3), right, on={"k": kernel})
+        assert joined["v"].to_pylist() == [6, 6, 7]
+    far = soft_join(left, right, on={"k": qkv.Gaussian(1.0)})
+    assert far["v"].to_pylist() == [6, 6, 7, 5, 5]  # of those equally near, the first
+    assert far["similarity"].to_pylist()[3:] == [0.0, 0.0]
+
+
 def test_databases_join_where() -> None:
     left, right = (qkv.Database(table, key="age", value="income") for table in _tables())
     joined = left.soft_join(right, on={"age": "nearest"}, where="age > 40", where_left="age < 30")
