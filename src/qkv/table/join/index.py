@@ -132,7 +132,7 @@ class Index:
             reach = far + NEGLIGIBLE * own.width
             if own.name != "laplacian":
                 reach = np.hypot(far, math.sqrt(2 * NEGLIGIBLE) * own.width)
-            bounds = _bounds(query, reach)
+            bounds = _bounds(query, reach + 4 * np.spacing(reach))  # rounded outwards
         empty = np.empty((0, 2), np.int64), np.empty((0, 2))
         both = (bounds, empty[1]) if bounds.dtype == np.int64 else (empty[0], bounds)
         search.between(self._ascending, search.Bounds(*both), spans, count=len(query), grain=_GRAIN)
