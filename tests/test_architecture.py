@@ -39,6 +39,7 @@ ORDER = [
     "labelled",
     "translate",
     "plot",
+    "staircase",
     "bandwidth",
     "regression",
     "terminal",
