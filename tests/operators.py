@@ -41,6 +41,11 @@ def _fused(case: Case, mask: MaskCase) -> bool:
     return kind in {"additive", "gated", "euclidean", *KERNELS}
 
 
+def _lookup(case: Case, mask: MaskCase) -> bool:
+    """One table of keys serves all queries."""
+    return case.name == "equal" and mask.name in {"none", "lengths", "boolean-per-key"}
+
+
 SERVES: dict[str, Callable[[Case, MaskCase], bool]] = {
     "dense": lambda case, mask: True,
     "streamed": lambda case, mask: True,
@@ -48,6 +53,7 @@ SERVES: dict[str, Callable[[Case, MaskCase], bool]] = {
     "banded": _banded,
     "fused": _fused,
     "topk": lambda case, mask: mask.top is not None,
+    "lookup": _lookup,
     "sorted": lambda case, mask: case in LINES and mask.name == "none",
 }
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from qkv.jit.kernels import UnavailableError, warn_once
 from qkv.memory import readable
-from qkv.operators import banded, dense, fused, sdpa, sorted, streamed, topk
+from qkv.operators import banded, dense, fused, lookup, sdpa, sorted, streamed, topk
 from qkv.operators.base import Offer, Operator, Result
 from qkv.problem import Problem
 
 #: Every operator; of two that take equally long the first is preferred.
 OPERATORS: dict[str, Operator] = {
     "topk": Operator(topk.offer, topk.estimate),
+    "lookup": Operator(lookup.offer, lookup.estimate),
     "sorted": Operator(sorted.offer, sorted.estimate),
     "banded": Operator(banded.offer, banded.estimate),
     "sdpa": Operator(sdpa.offer, sdpa.estimate),

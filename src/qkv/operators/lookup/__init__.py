@@ -1,0 +1,4 @@
+"""The hard look-up by hashing: each key and each query is visited once."""
+
+from qkv.operators.lookup.offer import estimate as estimate
+from qkv.operators.lookup.offer import offer as offer
