@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv import mask
+from qkv import bias, mask
 
 # A prime of its own for every dimension, so that swapped axes cannot pass.
 BATCH, N, M, D, D_K, D_V, HIDDEN = 2, 5, 7, 3, 11, 13, 17
@@ -175,6 +176,24 @@ def _floating(n: int, m: int) -> Tensor:
     return bias.masked_fill((i + j) % 3 == 0, -torch.inf)
 
 
+def _by_position(n: int, m: int, made: Any) -> Any:
+    """A mask or bias that remembers where queries stand, for the oracle."""
+    made.ahead = m - n
+    return made
+
+
+def _slope(made: Any) -> Callable[[int, int], float]:
+    return lambda i, j: -0.3 * abs(j - i - made.ahead)
+
+
+def _wave(i: Any, j: Any) -> Any:
+    return torch.sin(i * 1.7 + j * 0.9 + (i - 2 * j) * 0.1)
+
+
+def _waves(made: Any) -> Callable[[int, int], float]:
+    return lambda i, j: math.sin((i + made.ahead) * 1.8 + j * 0.7)
+
+
 def _at(i: int, n: int, m: int) -> int:
     return i + m - n
 
@@ -232,6 +251,29 @@ MASKS = [
         "boolean-per-batch",
         lambda n, m: torch.stack([_boolean(n, m), torch.zeros(n, m, dtype=torch.bool)]),
         lambda b, i, j, n, m: b == 0 and (i * 5 + j * 3) % 4 != 0 and i != 1,
+    ),
+    MaskCase(
+        "alibi",
+        lambda n, m: _by_position(n, m, bias.Alibi(torch.tensor(0.3, dtype=torch.float64))),
+        bias=_slope,
+    ),
+    MaskCase(
+        "alibi-causal",
+        lambda n, m: _by_position(
+            n, m, mask.Causal() & bias.Alibi(torch.tensor(0.3, dtype=torch.float64))
+        ),
+        lambda b, i, j, n, m: j <= _at(i, n, m),
+        bias=_slope,
+    ),
+    MaskCase(
+        "function-lengths",
+        lambda n, m: _by_position(
+            n,
+            m,
+            bias.FromFunction(lambda i, j: _wave(i.double(), j.double())) & mask.Lengths(LENGTHS),
+        ),
+        lambda b, i, j, n, m: j < LENGTHS[b],
+        bias=_waves,
     ),
     MaskCase("floating", _floating, bias=lambda made: lambda i, j: made[i][j].item()),
     MaskCase(

@@ -158,6 +158,8 @@ def _summary(problem: Problem) -> str:
     ]
     if problem.mask is not None:
         parts.append(f"mask {problem.mask!r}")
+    if problem.position_bias is not None:
+        parts.append(f"bias {problem.position_bias!r}")
     if problem.dropout is not None:
         parts.append(f"dropout {problem.dropout.rate}")
     return ", ".join(parts)

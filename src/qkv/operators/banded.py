@@ -35,6 +35,8 @@ def offer(problem: Problem) -> Offer | str:
     """Serve dot products on CPUs under masks that leave each query one run of keys."""
     if problem.mask is None or not problem.mask.per_query:
         return "all queries may see the same keys"
+    if problem.position_bias is not None:
+        return "blocks of queries know no positions"
     if problem.dropout is not None:
         return "PyTorch's kernel knows no dropout"
     if problem.pairs == 0:

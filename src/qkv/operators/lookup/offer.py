@@ -26,7 +26,7 @@ def offer(problem: Problem) -> Offer | str:
         return "keys of one group share one weight, so a look-up knows no dropout"
     if problem.mask is not None and (problem.mask.per_query or problem.mask.needs_scores):
         return f"one table of keys serves all queries, and {problem.mask!r} does not"
-    if problem.bias is not None:
+    if problem.adds_to_scores:
         return "keys of one group share one weight, to which nothing can be added"
     if problem.pairs * problem.dim * problem.value.shape[-1] == 0:
         return "there is nothing to compare"
