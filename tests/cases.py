@@ -30,6 +30,8 @@ class Case:
     #: Distances between queries and keys are kept below about one, where kernels are not 0.
     near: bool = False
     learned: bool = False
+    #: Similarities made of others meet some of the masks only: they are the same behind them.
+    few_masks: bool = False
 
     def build(self, dtype: torch.dtype = torch.float64) -> Any:
         torch.manual_seed(1)
@@ -82,6 +84,56 @@ def _positive(positive: Any) -> Any:
     return positive.fixed if positive.log is None else positive.log.detach().double().exp().tolist()
 
 
+def _weighted_sum(similarity: Any) -> oracle.Score:
+    additive = _additive(similarity.base.right)
+    return lambda q, k: 2.0 * math.tanh((0.7 * oracle.dot(q, k) + additive(q, k)) / 2.0)
+
+
+def _mixture(similarity: Any) -> oracle.Score:
+    width = _positive(similarity.right.base.bandwidth)
+    near, far = oracle.kernel("gaussian", 0.4), oracle.kernel("triangular", width)
+    return lambda q, k: math.log(0.3 * math.exp(near(q, k)) + 0.8 * math.exp(far(q, k)))
+
+
+ALGEBRA = [
+    Case(
+        "sum-of-dots",
+        lambda: qkv.ScaledDot() + 0.5 * qkv.Cosine(0.3),
+        lambda s: lambda q, k: oracle.scaled_dot(q, k) + 0.5 * oracle.cosine(q, k, 0.3),
+    ),
+    Case(
+        "soft-capped-sum",
+        lambda: (0.7 * qkv.Dot() + qkv.Additive(D, D, HIDDEN)).soft_cap(2.0),
+        _weighted_sum,
+        learned=True,
+    ),
+    Case(
+        "product-of-kernels",
+        lambda: qkv.Laplacian(0.9) * qkv.Triangular(1.1),
+        lambda s: (
+            lambda q, k: (
+                oracle.kernel("laplacian", 0.9)(q, k) + oracle.kernel("triangular", 1.1)(q, k)
+            )
+        ),
+        near=True,
+        few_masks=True,
+    ),
+    Case(
+        "mixture-of-kernels",
+        lambda: 0.3 * qkv.Gaussian(0.4) + 0.8 * qkv.Triangular(0.9, learnable=True),
+        _mixture,
+        near=True,
+        learned=True,
+    ),
+    Case(
+        "temperature-learned",
+        lambda: qkv.Dot().with_temperature(1.7, learnable=True),
+        lambda s: lambda q, k: oracle.dot(q, k) / _positive(s.temperature),
+        learned=True,
+        few_masks=True,
+    ),
+]
+
 SIMILARITIES = [
     Case("dot", qkv.Dot, lambda s: oracle.dot),
     Case("scaled_dot", qkv.ScaledDot, lambda s: oracle.scaled_dot),
@@ -132,6 +184,7 @@ SIMILARITIES = [
         lambda: _city_block,
         lambda s: lambda q, k: -sum(abs(a - b) for a, b in zip(q, k, strict=True)),
     ),
+    *ALGEBRA,
 ]
 
 

@@ -154,7 +154,7 @@ def _summary(problem: Problem) -> str:
         f"d_q {problem.query.shape[-1]}, d_k {problem.key.shape[-1]}, "
         f"d_v {problem.value.shape[-1]}",
         str(problem.query.dtype).removeprefix("torch."),
-        type(problem.similarity).__name__,
+        problem.similarity.describe(),
     ]
     if problem.mask is not None:
         parts.append(f"mask {problem.mask!r}")

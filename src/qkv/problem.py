@@ -118,6 +118,7 @@ class Problem(NamedTuple):
             return tensor.narrow(own_axis, start, stop - start)
 
         return self._replace(
+            similarity=self.similarity.narrow(axis, start, stop, self.batch),
             query=part(self.query),
             key=part(self.key),
             value=part(self.value),

@@ -53,7 +53,7 @@ def estimate(problem: Problem) -> float:
 
 
 def _cost(problem: Problem) -> Cost:
-    reason = f"{type(problem.similarity).__name__} is a dot product in disguise"
+    reason = f"{problem.similarity.describe()} is a dot product in disguise"
     if isinstance(problem.similarity, (Dot, ScaledDot)):
         reason = "a dot product"
     reason += ", for which PyTorch has a fused kernel"

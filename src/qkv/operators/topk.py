@@ -22,6 +22,8 @@ def offer(problem: Problem) -> Offer | str:
     best = None if problem.mask is None else problem.mask.best_of()
     if best is None:
         return "the mask is not the best k keys of each query"
+    if problem.similarity.per_head:
+        return "what differs from head to head is not weighed key by key"
     if problem.pairs == 0:
         return "there is nothing to compare"
     k, rest = min(best[0], problem.m), best[1]
