@@ -22,6 +22,7 @@ ORDER = [
     "jit",
     "similarity",
     "mask",
+    "bias",
     "normalize",
     "partial",
     "dropout",

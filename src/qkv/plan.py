@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from qkv.jit.kernels import UnavailableError, warn_once
 from qkv.memory import readable
-from qkv.operators import banded, dense, fused, sdpa, sorted, streamed, topk
+from qkv.operators import banded, dense, fused, lookup, sdpa, sorted, streamed, topk
 from qkv.operators.base import Offer, Operator, Result
 from qkv.problem import Problem
 
 #: Every operator; of two that take equally long the first is preferred.
 OPERATORS: dict[str, Operator] = {
     "topk": Operator(topk.refusal, topk.offer, topk.estimate),
+    "lookup": Operator(lookup.refusal, lookup.offer, lookup.estimate),
     "sorted": Operator(sorted.refusal, sorted.offer, sorted.estimate),
     "banded": Operator(banded.refusal, banded.offer, banded.estimate),
     "sdpa": Operator(sdpa.refusal, sdpa.offer, sdpa.estimate),
@@ -151,10 +152,12 @@ def _summary(problem: Problem) -> str:
         f"d_q {problem.query.shape[-1]}, d_k {problem.key.shape[-1]}, "
         f"d_v {problem.value.shape[-1]}",
         str(problem.query.dtype).removeprefix("torch."),
-        type(problem.similarity).__name__,
+        problem.similarity.describe(),
     ]
     if problem.mask is not None:
         parts.append(f"mask {problem.mask!r}")
+    if problem.position_bias is not None:
+        parts.append(f"bias {problem.position_bias!r}")
     if problem.dropout is not None:
         parts.append(f"dropout {problem.dropout.rate}")
     return ", ".join(parts)

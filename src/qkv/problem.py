@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from qkv.bias import BiasLike, PositionBias, Sum, as_bias
 from qkv.dropout import Dropout, draw
 from qkv.looking import is_eager
 from qkv.mask import Mask, MaskLike, Tile, as_mask
@@ -46,6 +47,7 @@ class Problem(NamedTuple):
     dropout: Dropout | None
     batch: tuple[int, ...]  # the leading axes of query, key and value, broadcast
     wants_total: bool = False  # whether the log of the total weight is asked for too
+    position_bias: PositionBias | None = None  # what is added to the scores by position
     checked: Checked | None = None  # what is known of its kind; None where nothing is kept
 
     @property
@@ -84,7 +86,20 @@ class Problem(NamedTuple):
             or self.key.requires_grad
             or self.value.requires_grad
             or (self.bias is not None and self.bias.requires_grad)
+            or self.learns_positions
             or any(tensor.requires_grad for tensor in self.similarity.tensors())
+        )
+
+    @property
+    def adds_to_scores(self) -> bool:
+        """Whether a mask or a bias adds to the scores."""
+        return self.bias is not None or self.position_bias is not None
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether what is added by position wants a gradient."""
+        return self.position_bias is not None and self.position_bias.needs_grad(
+            self.tile(0, self.n)
         )
 
     def tile(self, start: int, stop: int) -> Tile:
@@ -98,6 +113,8 @@ class Problem(NamedTuple):
         stop = self.mask.common_stop(self.n, self.m, self.batch)
         if stop is None:
             return self
+        if self.position_bias is not None and stop != self.m:
+            return self  # with fewer keys queries would stand elsewhere
         checked = self.checked
         if checked is not None:
             checked = checked.shortened.setdefault(stop, Checked(checked.batch))
@@ -116,11 +133,15 @@ class Problem(NamedTuple):
             return tensor.narrow(own_axis, start, stop - start)
 
         return self._replace(
+            similarity=self.similarity.narrow(axis, start, stop, self.batch),
             query=part(self.query),
             key=part(self.key),
             value=part(self.value),
             bias=None if self.bias is None else part(self.bias),
             mask=self.mask and self.mask.narrow(axis, start, stop, self.batch),
+            position_bias=None
+            if self.position_bias is None
+            else self.position_bias.narrow(axis, start, stop, self.batch),
             dropout=self.dropout and self.dropout.narrow(axis, start, stop),
             batch=(*self.batch[:axis], stop - start, *self.batch[axis + 1 :]),
         )
@@ -164,8 +185,25 @@ def pose(
                 _CHECKED.clear()
             checked = _CHECKED[signature] = Checked(batch)
     drop = draw(dropout, batch, query.shape[-2], query.device) if dropout else None
-    bias = None if chosen_mask is None else chosen_mask.bias()
-    return Problem(query, key, value, chosen, chosen_mask, bias, drop, batch, wants_total, checked)
+    limits, by_position = (None, None) if chosen_mask is None else _parted(chosen_mask)
+    bias = None if limits is None else limits.bias()
+    return Problem(
+        query, key, value, chosen, limits, bias, drop, batch, wants_total, by_position, checked
+    )
+
+
+def with_bias(mask: MaskLike | None, bias: BiasLike | None) -> MaskLike | None:
+    """The mask, and what is added by position, as one."""
+    if bias is None:
+        return mask
+    return as_bias(bias) if mask is None else as_mask(mask) & as_bias(bias)
+
+
+def _parted(mask: Mask) -> tuple[Mask | None, PositionBias | None]:
+    """What limits, and what is added by position."""
+    limits, biases = mask.without_positions()
+    each = [bias for bias in biases if isinstance(bias, PositionBias)]
+    return limits, (Sum(each) if len(each) > 1 else each[0]) if each else None
 
 
 def _signature(
@@ -221,7 +259,10 @@ def _check_mask(mask: Mask, query: Tensor, key: Tensor, batch: tuple[int, ...]) 
     mask.check(batch, query.shape[-2], key.shape[-2])
     for tensor in mask.tensors():
         if tensor.dtype in (torch.bool, *DTYPES) and tensor.device != query.device:
-            raise ValueError(f"mask must be on {query.device} to match query; got {tensor.device}")
+            what = "bias" if mask.adds_by_position else "mask"
+            raise ValueError(
+                f"{what} must be on {query.device} to match query; got {tensor.device}"
+            )
 
 
 def as_tensors(**arrays: Array) -> tuple[list[Tensor], bool]:

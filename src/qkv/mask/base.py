@@ -75,6 +75,8 @@ class Mask:
     per_query = True
     #: True where the choice depends on the scores, not on positions alone.
     needs_scores = False
+    #: True where it adds to the scores by position, see :mod:`qkv.bias`.
+    adds_by_position = False
 
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
         """Raise ValueError unless this mask fits queries (*batch, n) and keys (*batch, m)."""
@@ -111,6 +113,14 @@ class Mask:
     def bias(self) -> Tensor | None:
         """What is added to the scores, broadcastable to (*batch, n, m)."""
         return None
+
+    def allowed_at(self, distance: Tensor) -> Tensor | None:
+        """What may be attended to at each key position − query position; None where more counts."""
+        return None
+
+    def without_positions(self) -> tuple[Mask | None, tuple[Mask, ...]]:
+        """What limits, and what adds to the scores by position, apart from each other."""
+        return self, ()
 
     def visible_keys(self, tile: Tile) -> Tensor | None:
         """Keys that some query may see, (*batch, 1, m), where that is known without looking

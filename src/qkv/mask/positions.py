@@ -38,6 +38,9 @@ class Causal(Mask):
         positions = tile.positions()
         return Runs(torch.zeros_like(positions), positions + 1)
 
+    def allowed_at(self, distance: Tensor) -> Tensor:
+        return distance <= 0
+
     def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
         return m if n == 1 else None
 
@@ -59,7 +62,9 @@ class Window(Mask):
         self.after = whole_number("after", after, least=0)
 
     def allowed(self, tile: Tile) -> Tensor:
-        distance = tile.distances()
+        return self.allowed_at(tile.distances())
+
+    def allowed_at(self, distance: Tensor) -> Tensor:
         return (distance >= -self.before) & (distance <= self.after)
 
     def runs(self, tile: Tile) -> Runs:
@@ -108,7 +113,9 @@ class Dilated(Mask):
         self.stride = whole_number("stride", stride, least=1)
 
     def allowed(self, tile: Tile) -> Tensor:
-        distance = tile.distances()
+        return self.allowed_at(tile.distances())
+
+    def allowed_at(self, distance: Tensor) -> Tensor:
         return (distance.abs() <= self.window * self.stride) & (distance % self.stride == 0)
 
     def runs(self, tile: Tile) -> Runs:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv import pooling
+from qkv.bias import BiasLike, as_bias
 from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
 from qkv.nn.cache import KVCache, prepare
 from qkv.nn.heads import HeadSimilarity, PerHead, ask, for_heads, reset_parameters
@@ -40,6 +41,7 @@ class MultiheadAttention(nn.Module):
         kv_heads: the number of key and value heads, each shared by a group of query heads.
         mask: who may look at whom in every call, in qkv's meaning (True = may attend), over
             (batch, heads, n, m).
+        position_bias: what every call adds to the scores by position, see :mod:`qkv.bias`.
         rotary: turns queries and keys by their positions. The last query stands at the last key.
     """
 
@@ -60,6 +62,7 @@ class MultiheadAttention(nn.Module):
         similarity: HeadSimilarity = None,
         kv_heads: int | None = None,
         mask: MaskLike | None = None,
+        position_bias: BiasLike | None = None,
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
@@ -89,6 +92,7 @@ class MultiheadAttention(nn.Module):
         chosen = for_heads(similarity, num_heads, self.head_dim)
         self.similarity: Similarity | PerHead = chosen.to(device=device, dtype=dtype)
         self.mask = None if mask is None else as_mask(mask)
+        self.position_bias = None if position_bias is None else as_bias(position_bias)
         self.rotary = rotary
 
     @property
@@ -174,6 +178,7 @@ class MultiheadAttention(nn.Module):
             # To a single query, the last, Causal says nothing; to decode goes without it.
             None if n == 1 and isinstance(self.mask, Causal) else self.mask,
             None if mask is None else as_mask(mask),
+            self.position_bias,
         )
         k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         dropout = self.dropout if self.training else 0.0

@@ -41,7 +41,7 @@ def both(*masks: Mask | None) -> Mask | None:
 
 def beside(mask: Mask, extra: int, tile: Tile) -> Mask:
     """`mask` over the keys of `tile`, and beside them `extra` keys that every query may see."""
-    if mask.needs_scores:
+    if mask.needs_scores or mask.adds_by_position:
         raise ValueError(f"mask {mask!r} cannot be used with add_bias_kv or add_zero_attn")
     allowed = mask.allowed(tile)
     allowed = F.pad(allowed.expand(*allowed.shape[:-1], tile.m), (0, extra), value=True)

@@ -38,6 +38,8 @@ def refusal(problem: Problem) -> str | None:
         return "all queries may see the same keys"
     if not may_be_dot(problem.similarity):
         return f"{type(problem.similarity).__name__} is not a dot product"
+    if problem.position_bias is not None:
+        return "blocks of queries know no positions"
     if problem.dropout is not None:
         return "PyTorch's kernel knows no dropout"
     if problem.pairs == 0:

@@ -48,6 +48,8 @@ def seconds(problem: Problem, reused: bool = False) -> float:
     if problem.mask is not None:
         ranks = problem.mask.needs_scores
         time += cost.seconds(problem, "rank" if ranks else "mask", "any")
+    if problem.position_bias is not None:
+        time += cost.seconds(problem, "mask", "any")
     if problem.dropout is not None:
         time += cost.seconds(problem, "dropout", "any")
     return time
@@ -97,7 +99,9 @@ def admit(
     allowed = None
     if bias is not None:
         log_scores = log_scores + bias.to(log_scores.dtype)
+    tile = problem.tile(start, start + log_scores.shape[-2])
+    if problem.position_bias is not None:
+        log_scores = log_scores + problem.position_bias.scores(tile).to(log_scores.dtype)
     if problem.mask is not None:
-        tile = problem.tile(start, start + log_scores.shape[-2])
         allowed = problem.mask.within(None, tile, log_scores)
     return log_scores, allowed, allowed is not None or problem.similarity.may_vanish

@@ -48,13 +48,16 @@ def answer(problem: Problem) -> Tensor:
     form = _as_dot(problem)
     if form is not None:
         found = _dot(problem, form, value, hidden)
-    elif similarity.nonnegative and problem.bias is None:
+    elif similarity.nonnegative and not problem.adds_to_scores:
         scores = similarity.score(*similarity.prepare(problem.query, problem.key))
         found = _call(_Proportional, problem, scores, value, hidden)
     else:
         scores = similarity.log_scores(problem.query, problem.key)
         if problem.bias is not None:
             scores = scores + problem.bias.to(scores.dtype)
+        if problem.position_bias is not None:
+            by_position = problem.position_bias.scores(problem.tile(0, problem.n))
+            scores = scores + by_position.to(scores.dtype)
         if similarity.may_vanish:
             if hidden.pairs is not None:
                 scores = scores.masked_fill(hidden.pairs, -torch.inf)
@@ -64,7 +67,7 @@ def answer(problem: Problem) -> Tensor:
 
 
 def _as_dot(problem: Problem) -> DotForm | None:
-    if problem.bias is not None or problem.similarity.depends_on_spread:
+    if problem.adds_to_scores or problem.similarity.depends_on_spread:
         return None  # a distance goes to `sdpa` where it is a dot product, and only there
     form = problem.similarity.as_dot(problem.query, problem.key)
     return None if isinstance(form, str) else form

@@ -24,6 +24,8 @@ def refusal(problem: Problem) -> str | None:
         return f"keys of {problem.key.shape[-1]} dimensions have no order"
     if problem.query.device.type != "cpu":
         return "the kernels are compiled for CPUs"
+    if problem.position_bias is not None:
+        return "sums over runs of sorted keys know no positions"
     if problem.mask is not None or problem.dropout is not None:
         return "sums over runs of sorted keys know no mask and no dropout"
     if problem.needs_grad:
