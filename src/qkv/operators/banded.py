@@ -8,7 +8,7 @@ and the last stop of its runs, in one call of PyTorch's fused kernel, forwards a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -70,17 +70,19 @@ def estimate(problem: Problem) -> float:
         return math.inf
     share = min(1.0, problem.mask.share(problem.n, problem.m) + BLOCK / max(1, problem.m))
     calls = 2 + math.ceil(problem.n / BLOCK / MOST_BLOCKS)
+    masks = 1 if problem.position_bias is None else 2  # with a bias each head has its own
     return (
         calls * cost.seconds(problem, "tile", "any")
         + cost.seconds(problem, "sdpa", "dot", share)
-        + cost.seconds(problem, "mask", "any", share)
+        + masks * cost.seconds(problem, "mask", "any", share)
     )
 
 
 def _cost(problem: Problem, runs: Runs) -> Cost:
     share = 1.0 if problem.query.device.type == "meta" else runs.share(problem.m)
     reason = f"{share:.2%} of the pairs count, and only they are touched"
-    return Cost(int(problem.flops * share), 4 * BLOCK * problem.m, reason)
+    heads = 1 if problem.position_bias is None or not problem.batch else problem.batch[-1]
+    return Cost(int(problem.flops * share), 4 * BLOCK * problem.m * heads, reason)
 
 
 def answer(problem: Problem, form: DotForm, runs: Runs, line: Tensor | None = None) -> Result:
@@ -293,19 +295,16 @@ def _groups(
 ) -> Iterator[tuple[int, _Group]]:
     """The groups of every batch entry."""
     start, stop = start.clamp(0, m), stop.clamp(0, m)
-    alike = len(start) == 1 and (line is None or len(line) == 1)
-    entries = 1 if alike else like.shape[0]
+    entries = like.shape[0]
+    # Masks with a bias are as many as heads: too much to be held for all groups.
+    shared = None
+    if len(start) == 1 and line is None:
+        shared = list(_groups_of(start[0], stop[0], None, like.dtype))
     start, stop = start.expand(entries, -1, -1), stop.expand(entries, -1, -1)
     lines = None if line is None else line.expand(entries, -1, -1)
-    shared: list[_Group] = []
-    for entry in range(like.shape[0]):
-        if alike and entry:
-            groups: Iterable[_Group] = shared
-        else:
-            own = None if lines is None else lines[entry]
-            groups = _groups_of(start[entry], stop[entry], own, like.dtype)
-            if alike:
-                groups = shared = list(groups)
+    for entry in range(entries):
+        own = None if lines is None else lines[entry]
+        groups = shared or _groups_of(start[entry], stop[entry], own, like.dtype)
         for group in groups:
             yield entry, group
 
