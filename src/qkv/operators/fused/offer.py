@@ -10,12 +10,12 @@ from qkv import cost
 from qkv.looking import in_transform
 from qkv.mask import Parts, Runs
 from qkv.memory import TILE_BYTES, readable
-from qkv.operators.banded import by_residue, runs_of_heads
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import four_axes
 from qkv.operators.fused import ops
 from qkv.operators.fused.inputs import ROWS
 from qkv.operators.fused.launch import Call
+from qkv.operators.strides import by_residue, runs_of_heads
 from qkv.operators.tiles import in_tiles
 from qkv.problem import Problem
 from qkv.similarity.base import FusedForm, Similarity, widen
