@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from qkv.formula.forms import form as traced_form
 from qkv.looking import is_eager
 
 #: Types in which a sum over many keys would lose too much; they are computed in float32.
@@ -122,8 +123,29 @@ class Similarity(nn.Module):
         return f"{type(self).__name__} is not a dot product"
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
-        """This similarity as a fused kernel takes it, or one clause saying why there is none."""
-        return f"{type(self).__name__} has no fused kernel"
+        """This similarity as a fused kernel takes it, or one clause saying why there is none.
+
+        The kernel of a class that brings its own formula is derived from it.
+        """
+        if type(self).__module__.startswith("qkv.similarity."):
+            return f"{type(self).__name__} has no fused kernel"
+        if type(self).log_score is not Similarity.log_score:
+            return self.derive(self.log_score, query, key, proportional=False)
+        return self.derive(self.score, query, key, self.weighting == "proportional")
+
+    def derive(
+        self,
+        compare: Callable[[Tensor, Tensor], Tensor],
+        query: Tensor,
+        key: Tensor,
+        proportional: bool,
+    ) -> FusedForm | str:
+        """The fused form of what `compare` makes of prepared tokens."""
+
+        def formula(query: Tensor, key: Tensor) -> Tensor:
+            return compare(*self.prepare(query, key))
+
+        return derived_form(formula, self, query, key, proportional)
 
     def as_sorted(self, key: Tensor) -> SortedForm | str:
         """This similarity as a kernel over sorted keys, or one clause saying why it is none."""
@@ -180,6 +202,9 @@ class FromCallable(Similarity):
             )
         return widen(scores)
 
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
+        return derived_form(self.function, self.function, query, key, proportional=False)
+
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(self.parameters()) if isinstance(self.function, nn.Module) else ()
 
@@ -188,6 +213,22 @@ class FromCallable(Similarity):
 
     def extra_repr(self) -> str:
         return getattr(self.function, "__name__", "")
+
+
+def derived_form(
+    formula: Callable[[Tensor, Tensor], Tensor],
+    owner: object,
+    query: Tensor,
+    key: Tensor,
+    proportional: bool,
+) -> FusedForm | str:
+    """A formula as a fused kernel takes it, or why it has none; `owner` is whose formula it is."""
+    if not is_eager(query, key):
+        return "a formula is compiled only where nobody traces or transforms it"
+    found = traced_form(formula, owner, query, key, proportional)
+    if isinstance(found, str):
+        return f"the formula has no kernel: {found}"
+    return FusedForm(*found)
 
 
 def widen(tensor: Tensor) -> Tensor:

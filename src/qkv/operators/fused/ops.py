@@ -19,7 +19,7 @@ from qkv.operators.fused import reference
 from qkv.operators.fused.forward import Cut, Outputs
 from qkv.operators.fused.gradients import Gradients, Sizes, Units, Upstream, scratch_shapes
 from qkv.operators.fused.launch import Call, launch_of
-from qkv.operators.fused.registry import SIMILARITIES
+from qkv.operators.fused.registry import functions_of
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
 # key, value and answer. They are a quarter of its work.
@@ -69,7 +69,12 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             Outputs(answer, log_total, normal, kept),
             count=pieces * launch.layout.size * -(-launch.n // chunk),
             scratch=forward_driver.scratch_shapes(
-                chunk, launch.width, launch.depth, launch.value_depth, launch.key_rows
+                chunk,
+                launch.width,
+                launch.query_depth,
+                launch.key_depth,
+                launch.value_depth,
+                launch.key_rows,
             ),
             most_threads=launch.threads,
         )
@@ -143,7 +148,16 @@ def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
     def bind() -> Bound:
         functions = launch.addresses(NAMES[query.dtype], backward=True)
-        sizes = Sizes(launch.width, launch.d, launch.depth, launch.value_depth, parameter.numel())
+        sizes = Sizes(
+            launch.width,
+            query.shape[-1],
+            launch.query_depth,
+            key.shape[-1],
+            launch.key_depth,
+            launch.value_depth,
+            parameter.numel(),
+            launch.functions.parts,
+        )
         return backward_driver.backward.bind(
             cut,
             functions,
@@ -183,7 +197,7 @@ def _load(call: Call) -> None:
 def failure(kind: str, dtype: torch.dtype, backward: bool) -> str | None:
     """Why there are no kernels for this similarity and type, if they were tried in vain."""
     drivers = [forward_driver.forward, *([backward_driver.backward] if backward else [])]
-    for function in (*drivers, *SIMILARITIES[kind].callbacks()):
+    for function in (*drivers, *functions_of(kind).callbacks()):
         reason = function.failure(NAMES[dtype])
         if reason is not None:
             return reason
@@ -319,6 +333,8 @@ def attend(call: Call) -> tuple[Tensor, Tensor]:
 
 def _worth_keeping(call: Call) -> bool:
     """Whether the scores take little more memory than the tensors, so that memory stays linear."""
+    if functions_of(call.kind).kept_scores is not None:
+        return False  # they alone would not do
     query, key, value = call[:3]
     n, m = query.shape[-2], key.shape[-2]
     own = n * (query.shape[-1] + value.shape[-1]) + m * (key.shape[-1] + value.shape[-1])
