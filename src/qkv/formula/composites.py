@@ -91,7 +91,7 @@ def _norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any
     if p == 1:
         return x.abs().sum(dim, keepdim=keepdim)
     if not isinstance(p, (int, float)) or p == 0:
-        raise refuse(f"a norm of order {p!r} has no kernel")
+        raise refuse(f"a norm of order {p!r} is not supported")
     return (x.abs() ** p).sum(dim, keepdim=keepdim) ** (1 / p)
 
 
@@ -105,7 +105,7 @@ def _linalg_norm(
     x: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Any:
     if not isinstance(dim, int):
-        raise refuse("a norm of matrices has no kernel")
+        raise refuse("a norm of matrices is not supported")
     return _norm(x, ord, dim, keepdim)
 
 
@@ -127,7 +127,7 @@ def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any
 
 
 def _normalize(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None) -> Any:
-    raise refuse("normalize of a pair has no kernel")
+    raise refuse("normalize of a pair is not supported")
 
 
 def _matmul(a: Any, b: Any) -> Any:
@@ -157,7 +157,7 @@ def _einsum(equation: str, *operands: Any) -> Any:
     inputs, arrow, output = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if not arrow or len(terms) != 2 or len(operands) != 2:
-        raise refuse(f"einsum({equation!r}) has no kernel")
+        raise refuse(f"einsum({equation!r}) is not supported")
     letters = [term.replace("...", "") for term in terms]
     wanted = output.replace("...", "")
     summed = [x for x in dict.fromkeys(letters[0] + letters[1]) if x not in wanted]
@@ -165,7 +165,7 @@ def _einsum(equation: str, *operands: Any) -> Any:
     if any(len(set(each)) != len(each) for each in letters) or ("..." in inputs) != (
         "..." in output
     ):
-        raise refuse(f"einsum({equation!r}) has no kernel")
+        raise refuse(f"einsum({equation!r}) is not supported")
 
     def arranged(x: Any, own: str) -> Any:
         lead = x.dim() - len(own)
@@ -186,9 +186,7 @@ def _loss(reduction: str, loss: Any) -> Any:
     return loss
 
 
-def _huber(
-    x: Any, y: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
-) -> Any:
+def _huber(x: Any, y: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Any:
     size = (x - y).abs()
     found = torch.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta))
     return _loss(reduction, found if weight is None else found * weight)
@@ -271,4 +269,3 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "mse_loss": _mse,
     "l1_loss": _l1,
 }
-

@@ -52,7 +52,7 @@ def exp(x: Value) -> Value:
 def log(x: Value) -> Value:
     writer, narrow = x.writer, x.writer.is_narrow
     with writer.exactly():
-        shift, bias, least = (23, 127, 2.0**-126) if narrow else (52, 1023, 2.0**-1022)
+        shift, least = (23, 2.0**-126) if narrow else (52, 2.0**-1022)
         tiny = x < least
         normal = writer.select(tiny, x * 2.0**shift, x)
         # x = 2^k m with m in [√½, √2): √½ is where the bits are split.
@@ -218,15 +218,31 @@ def _bit(value: Value, mask: int) -> Value:
     return Value(writer, writer.builder.icmp_signed("!=", held.code, zero.code))
 
 
-_SIN = [1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
-        -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01]  # fmt: skip
-_COS = [-1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
-        2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02]  # fmt: skip
+_SIN = [
+    1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
+    -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01,
+]  # fmt: skip
+_COS = [
+    -1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
+    2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02,
+]  # fmt: skip
 
 
 def power(x: Value, exponent: Value) -> Value:
-    """|x|^exponent by the logarithm, for exponents that are no whole numbers; NaN below 0."""
+    """x^exponent by the logarithm; below 0 only whole exponents have one."""
     writer = x.writer
-    found = exp(log(x) * exponent)
-    found = writer.select(x.equals(0.0), writer.select(exponent > 0.0, 0.0, math.inf), found)
-    return writer.select(exponent.equals(0.0), 1.0, found)
+    size = writer.abs(x)
+    found = exp(log(size) * exponent)
+    found = writer.select(size.equals(0.0) & (exponent > 0.0), 0.0, found)
+    found = writer.select(size.equals(0.0) & (exponent < 0.0), math.inf, found)
+    odd = _is_whole(exponent) & ~_is_whole(exponent * 0.5)
+    below = writer.select(_is_whole(exponent), writer.select(odd, -found, found), math.nan)
+    found = writer.select(x < 0.0, below, found)
+    return writer.select(exponent.equals(0.0) | x.equals(1.0), 1.0, found)
+
+
+def _is_whole(x: Value) -> Value:
+    writer = x.writer
+    with writer.exactly():
+        magic = 1.5 * 2.0 ** (23 if writer.is_narrow else 52)
+        return ((x + magic) - magic).equals(x)

@@ -1,7 +1,7 @@
 """Later runs of a formula: the same steps again, now on the tokens themselves.
 
-Constants and tensors that the formula brings are taken as they are in this run. Should it do anything
-else than it did on the probes, its program does not serve.
+Constants and tensors that the formula brings are taken as they are in this run. Should it do
+anything else than it did on the probes, its program does not serve.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class Follower(Session):
         if before.details == now.details:
             return True
         return all(
-            a == b or self._as_many(a, b)
-            for a, b in zip(before.details, now.details, strict=True)
+            a == b or self._as_many(a, b) for a, b in zip(before.details, now.details, strict=True)
         )
 
     def _as_many(self, before: Any, now: Any) -> bool:

@@ -43,8 +43,7 @@ def smaller(a: Value, b: Value) -> Value:
 
 
 def _sign(x: Value) -> Value:
-    found = x.writer.select(x > 0.0, 1.0, x.writer.select(x < 0.0, -1.0, x))
-    return x.writer.select(x.equals(0.0), 0.0, found)
+    return x.writer.select(x > 0.0, 1.0, x.writer.select(x < 0.0, -1.0, 0.0))  # NaN: 0, as in torch
 
 
 def _signed(slope: Value, x: Value) -> Value:

@@ -13,9 +13,11 @@ from qkv.formula import composites
 from qkv.formula.traced import Session, Traced, name_of, refuse, sizes_of
 
 #: What is asked of a tensor without looking at its numbers.
-ASKED = {"shape", "size", "ndim", "dim", "dtype", "device", "requires_grad", "is_cuda", "layout",
-         "numel", "nelement", "is_floating_point", "is_complex", "__len__", "element_size",
-         "is_sparse", "is_quantized", "is_meta", "is_nested", "__repr__", "is_contiguous"}  # fmt: skip
+ASKED = {
+    "shape", "size", "ndim", "dim", "dtype", "device", "requires_grad", "is_cuda", "layout",
+    "numel", "nelement", "is_floating_point", "is_complex", "__len__", "element_size",
+    "is_sparse", "is_quantized", "is_meta", "is_nested", "__repr__", "is_contiguous",
+}  # fmt: skip
 
 
 def on_pairs(session: Session, func: Any, args: Any, kwargs: Any) -> Any:
@@ -31,11 +33,13 @@ def on_pairs(session: Session, func: Any, args: Any, kwargs: Any) -> Any:
     if name == "where" and func is Tensor.where:
         args = (args[1], args[0], *args[2:])
     if handler is None:
-        raise refuse(f"{name.strip('_')} of a pair has no kernel")
+        raise refuse(f"{name.strip('_')} of a pair is not supported")
     try:
         return handler(session, *args, **kwargs)
     except TypeError as error:
-        raise refuse(f"{name.strip('_')} of a pair has no kernel with these arguments") from error
+        raise refuse(
+            f"{name.strip('_')} of a pair with these arguments is not supported"
+        ) from error
 
 
 def _in_place(session: Session, func: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -44,7 +48,7 @@ def _in_place(session: Session, func: Any, name: str, args: Any, kwargs: Any) ->
         raise refuse(f"it writes to its tokens by {name}")
     handler = HANDLERS.get(name[:-1])
     if handler is None or name in ("squeeze_", "unsqueeze_", "transpose_"):
-        raise refuse(f"{name} of a pair has no kernel")
+        raise refuse(f"{name} of a pair is not supported")
     if getattr(target, "shared", False):
         raise refuse(f"{name} writes to a tensor of which there is a view")
     found = handler(session, *args, **kwargs)
@@ -92,7 +96,7 @@ def _scaled(op: str, reverse: bool = False) -> Handler:
 
 def _div(session: Session, a: Any, b: Any, *, rounding_mode: Any = None) -> Any:
     if rounding_mode is not None:
-        raise refuse("div with a rounding mode has no kernel")
+        raise refuse("div with a rounding mode is not supported")
     return session.elementwise("div", a, b)
 
 
@@ -124,7 +128,7 @@ def _power(session: Session, x: Any, exponent: Any) -> Any:
             return 1 / found if exponent < 0 else found
     if isinstance(x, (int, float)):  # a constant to the power of a pair
         if x <= 0:
-            raise refuse("a power of a number that is not positive has no kernel")
+            raise refuse("a power of a number that is not positive is not supported")
         return (exponent * math.log(x)).exp()
     return session.elementwise("power", x, exponent)
 
@@ -146,14 +150,18 @@ def _reduced(op: str) -> Handler:
     return run
 
 
-def _mean(session: Session, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def _mean(
+    session: Session, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
     return session.reduce("mean", x, _dims(x, dim), keepdim)
 
 
 def _extreme(op: str) -> Handler:
     two = _plain({"max": "maximum", "min": "minimum"}[op])
 
-    def run(session: Session, x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    def run(
+        session: Session, x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None
+    ) -> Any:
         if other is not None or isinstance(dim, Tensor):
             return two(session, x, dim if other is None else other)
         values = session.reduce(op, x, _dims(x, dim), keepdim)
@@ -171,7 +179,7 @@ class Extreme(tuple[Any, Any]):
 
     @property
     def indices(self) -> Any:
-        raise refuse("the place of a maximum has no kernel")
+        raise refuse("the place of a maximum is not supported")
 
 
 def _unsqueeze(session: Session, x: Traced, dim: int) -> Any:
@@ -190,7 +198,7 @@ def _squeeze(session: Session, x: Traced, dim: Any = None) -> Any:
 
 def _getitem(session: Session, x: Any, index: Any) -> Any:
     if not isinstance(x, Traced) or x.held is not None:
-        raise refuse("a look-up by pairs has no kernel")
+        raise refuse("a look-up by pairs is not supported")
     parts = list(index) if isinstance(index, tuple) else [index]
     taken = sum(1 for part in parts if part is not None and part is not Ellipsis)
     if Ellipsis not in [part for part in parts if not isinstance(part, Tensor)]:
@@ -210,7 +218,7 @@ def _getitem(session: Session, x: Any, index: Any) -> Any:
         elif isinstance(part, int) and x.sizes[at] == 1:
             at += 1
         else:
-            raise refuse("a part of the features of a pair has no kernel")
+            raise refuse("a part of the features of a pair is not supported")
     return session.rearrange(x, tuple(order))
 
 
@@ -235,7 +243,7 @@ def _same(session: Session, x: Any, *args: Any, **kwargs: Any) -> Any:
     if kwargs.get("dtype") is not None or any(isinstance(each, torch.dtype) for each in args):
         wanted = kwargs.get("dtype") or next(x for x in args if isinstance(x, torch.dtype))
         if not wanted.is_floating_point:
-            raise refuse(f"a pair as {wanted} has no kernel")
+            raise refuse(f"a pair as {wanted} is not supported")
     return x
 
 
@@ -247,7 +255,7 @@ def _expand(session: Session, x: Any, *sizes: Any) -> Any:
     own = sizes_of(x)
     padded = (1,) * (len(sizes) - len(own)) + own
     if any(new not in (-1, old) for new, old in zip(sizes, padded, strict=True)):
-        raise refuse("an expanded pair has no kernel")
+        raise refuse("an expanded pair is not supported")
     while len(sizes_of(x)) < len(sizes):
         x = _unsqueeze(session, x, 0)
     return x
@@ -262,7 +270,7 @@ def _reshape(session: Session, x: Any, *sizes: Any) -> Any:
     wanted = [math.prod(own) // max(1, known) if size == -1 else size for size in sizes]
     kept = [i for i, size in enumerate(own) if size != 1]
     if [size for size in wanted if size != 1] != [own[i] for i in kept]:
-        raise refuse("a reshaped pair has no kernel")
+        raise refuse("a reshaped pair is not supported")
     following = iter(kept)
     return session.rearrange(x, tuple(None if size == 1 else next(following) for size in wanted))
 

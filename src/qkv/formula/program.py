@@ -1,8 +1,8 @@
 """A formula as a small program: what is left to do for a pair once its tokens are prepared.
 
-A program is a graph of :class:`Node`. Its inputs are columns of queries and of keys and entries of a
-parameter, each a number or a run of numbers along one axis of features. Reductions over such an axis
-make numbers for a pair, and what follows them makes the score.
+A program is a graph of :class:`Node`. Its inputs are columns of queries and of keys and entries of
+a parameter, each a number or a run of numbers along one axis of features. Reductions over such an
+axis make numbers for a pair, and what follows them makes the score.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Graph:
 
 
 class Slot(NamedTuple):
-    """An input: columns of "query" or "key", or entries of "parameter"; one, or as many as `axis`."""
+    """An input: one column of "query" or "key", or entry of "parameter"; or as many as `axis`."""
 
     kind: str
     axis: int | None
@@ -99,6 +99,17 @@ class Program:
         along = [node for node in self.order if node.args and node.axis is not None]
         return max(1, sum(PRICES.get(node.op, 1) for node in along))
 
+    @property
+    def summary(self) -> str:
+        """What it does, in short: 2 operations for a feature of a pair, sum, 1 for a pair."""
+        made = [node for node in self.order if node.args and not node.is_reduction]
+        along = sum(node.axis is not None for node in made)
+        over = " and ".join(dict.fromkeys(node.op for node in self.reductions)) or "no sum"
+        return (
+            f"{along} operations for a feature of a pair, {over} over features, "
+            f"{len(made) - along} for a pair"
+        )
+
     @cached_property
     def digest(self) -> str:
         """The same for programs that compute the same in the same way."""
@@ -112,14 +123,19 @@ class Program:
     def _digest(self, slots: Sequence[Slot]) -> str:
         place = {node: i for i, node in enumerate(self.order)}
         lines = [f"{self.axes} {self.proportional}", *map(repr, slots)]
-        for node in self.order:
-            lines.append(f"{node.op} {[place[arg] for arg in node.args]} {node.detail!r}")
+        lines += (
+            f"{node.op} {[place[arg] for arg in node.args]} {node.detail!r}" for node in self.order
+        )
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
-    def places(self, kind: str, sizes: Sequence[Any], first: Any, add: Callable[..., Any]) -> dict[int, Any]:
+    def places(
+        self, kind: str, sizes: Sequence[Any], first: Any, add: Callable[..., Any]
+    ) -> dict[int, Any]:
         """Where each slot of a kind starts: numbers first, then runs; whole numbers of any sort."""
         found, at = {}, first
-        numbers = [i for i, slot in enumerate(self.slots) if slot.kind == kind and slot.axis is None]
+        numbers = [
+            i for i, slot in enumerate(self.slots) if slot.kind == kind and slot.axis is None
+        ]
         for i in numbers:
             found[i] = at
             at = add(at, 1)
@@ -211,20 +227,38 @@ def _root(x: Tensor) -> Tensor:
 
 #: What each operation is, in torch.
 TORCH: dict[str, Callable[..., Tensor]] = {
-    **{
-        name: getattr(torch, name)
-        for name in (
-            "neg", "abs", "sign", "exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tanh",
-            "sigmoid", "erf", "add", "sub", "mul", "div", "maximum", "minimum", "where",
-            "lt", "le", "gt", "ge", "eq", "ne",
-        )
-    },  # fmt: skip
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "sign": torch.sign,
+    "exp": torch.exp,
+    "expm1": torch.expm1,
+    "log": torch.log,
+    "log1p": torch.log1p,
+    "sqrt": torch.sqrt,
     "root": _root,
-    "power": torch.pow,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
     "softplus": torch.nn.functional.softplus,
+    "erf": torch.erf,
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "power": torch.pow,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "eq": torch.eq,
+    "ne": torch.ne,
     "and": torch.logical_and,
     "or": torch.logical_or,
     "not": torch.logical_not,
+    "where": torch.where,
     "sum": lambda x: x.sum(-1),
     "max": lambda x: x.amax(-1),
     "min": lambda x: x.amin(-1),

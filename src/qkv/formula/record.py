@@ -1,8 +1,8 @@
 """The first run of a formula, on probes whose sizes tell their axes apart.
 
-The probes' queries and keys are as many as two primes that no other axis is a multiple of, so an axis
-of that size is theirs. Others get an identity when they first meet a pair: those that the score still
-has are leading axes, those that were summed over are features.
+The probes' queries and keys are as many as two primes that no other axis is a multiple of, so an
+axis of that size is theirs. Others get an identity when they first meet a pair: those that the
+score still has are leading axes, those that were summed over are features.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Recorder(Session):
         new_axes = tuple(None if i in dims else axes[i] for i in kept)
         new_sizes = tuple(1 if i in dims else sizes[i] for i in kept)
         if len(gone) > 1:
-            raise refuse(f"{op} over two axes of features at once has no kernel")
+            raise refuse(f"{op} over two axes of features at once is not supported")
         if not gone:  # of one number: itself
             return self._known_pair(node, new_axes, new_sizes)
         [axis] = gone
@@ -140,7 +140,7 @@ class Recorder(Session):
         axes = self._axes[x.number]
         dropped = set(range(len(axes))) - {i for i in order if i is not None}
         if any(axes[i] is not None for i in dropped):
-            raise refuse("a part of the features of a pair has no kernel")
+            raise refuse("a part of the features of a pair is not supported")
         found = self._known_pair(
             self._nodes[x.number],
             tuple(None if i is None else axes[i] for i in order),

@@ -55,9 +55,7 @@ class Traced(Tensor):
     sizes: tuple[int, ...]
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = next(leaves((args, kwargs)), None)
         if found is None:
@@ -138,7 +136,9 @@ class Session:
             return on_pairs(self, func, args, kwargs)
         name = name_of(func)
         if name in LOOKS:
-            raise refuse(f"it looks at numbers by {name.strip('_')}, on which all that follows may depend")
+            raise refuse(
+                f"it looks at numbers by {name.strip('_')}, on which all that follows may depend"
+            )
         if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
             raise refuse(f"it writes to its tokens by {name}")
         if kwargs.get("out") is not None:

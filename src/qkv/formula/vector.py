@@ -140,9 +140,7 @@ class Writer:
         zero = ir.Constant(ir.IntType(32), 0)
         first = self.builder.insert_element(ir.Constant(of, ir.Undefined), value.code, zero)
         order = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [zero] * lanes)
-        return Value(
-            self, self.builder.shuffle_vector(first, ir.Constant(of, ir.Undefined), order)
-        )
+        return Value(self, self.builder.shuffle_vector(first, ir.Constant(of, ir.Undefined), order))
 
     def alike(self, *operands: Operand) -> list[Value]:
         """The operands with the lanes of the widest."""
@@ -241,9 +239,7 @@ class Writer:
         found = ir.Constant(ir.VectorType(self.real, lanes), ir.Undefined)
         for lane in range(lanes):
             one = self.load(pointer, index)
-            found = self.builder.insert_element(
-                found, one.code, ir.Constant(ir.IntType(32), lane)
-            )
+            found = self.builder.insert_element(found, one.code, ir.Constant(ir.IntType(32), lane))
             index = self.builder.add(index, step)
         return Value(self, found)
 

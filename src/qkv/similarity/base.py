@@ -133,6 +133,11 @@ class Similarity(nn.Module):
             return self.derive(self.log_score, query, key, proportional=False)
         return self.derive(self.score, query, key, self.weighting == "proportional")
 
+    @property
+    def formula(self) -> object:
+        """Whose formula it is that a kernel may be derived from."""
+        return self
+
     def derive(
         self,
         compare: Callable[[Tensor, Tensor], Tensor],
@@ -142,10 +147,10 @@ class Similarity(nn.Module):
     ) -> FusedForm | str:
         """The fused form of what `compare` makes of prepared tokens."""
 
-        def formula(query: Tensor, key: Tensor) -> Tensor:
+        def score(query: Tensor, key: Tensor) -> Tensor:
             return compare(*self.prepare(query, key))
 
-        return derived_form(formula, self, query, key, proportional)
+        return derived_form(score, self, query, key, proportional)
 
     def as_sorted(self, key: Tensor) -> SortedForm | str:
         """This similarity as a kernel over sorted keys, or one clause saying why it is none."""
@@ -201,6 +206,10 @@ class FromCallable(Similarity):
                 f"{tuple(query.shape)} and key {tuple(key.shape)}; got {tuple(scores.shape)}"
             )
         return widen(scores)
+
+    @property
+    def formula(self) -> object:
+        return self.function
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
         return derived_form(self.function, self.function, query, key, proportional=False)
