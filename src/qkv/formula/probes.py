@@ -56,19 +56,20 @@ def _trace(formula: Formula, query: Tensor, key: Tensor, lead: Any, proportional
     for _ in range(4):
         n, m = [p for p in PRIMES if all(size % p for size in taken if size)][:2]
         probes = _probes(query, key, lead, n, m)
-        state = torch.get_rng_state()
-        session = Recorder(*probes)
-        with torch.no_grad():
-            result = _run(formula, session.query, session.key)
-        if not torch.equal(state, torch.get_rng_state()):
-            torch.set_rng_state(state)
-            raise RefusedError("it draws random numbers")
+        session, refused = Recorder(*probes), None
+        try:
+            result = _record(formula, session)
+        except RefusedError as error:
+            refused = error
+        # A tensor that the formula brings may be as large as the probes: then others are due.
         brought = [size for tensor in session.kept for size in tensor.shape]
         if all(size % n and size % m for size in brought if size):
             break
         taken += brought
     else:
-        raise RefusedError("its tensors are of too many sizes to tell their axes apart")
+        refused = RefusedError("its tensors are of too many sizes to tell their axes apart")
+    if refused is not None:
+        raise refused
     batch = max(len(each) for each in lead)
     drawn = session.finish(result, batch)
     trace = Trace(
@@ -78,6 +79,17 @@ def _trace(formula: Formula, query: Tensor, key: Tensor, lead: Any, proportional
     )  # fmt: skip
     _check(trace, formula, *probes)
     return trace
+
+
+def _record(formula: Formula, session: Recorder) -> Any:
+    state = torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            return _run(formula, session.query, session.key)
+    finally:
+        if not torch.equal(state, torch.get_rng_state()):
+            torch.set_rng_state(state)
+            raise RefusedError("it draws random numbers")
 
 
 def _probes(query: Tensor, key: Tensor, lead: Any, n: int, m: int) -> tuple[Tensor, Tensor]:
