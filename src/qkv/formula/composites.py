@@ -92,7 +92,15 @@ def _norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any
         return x.abs().sum(dim, keepdim=keepdim)
     if not isinstance(p, (int, float)) or p == 0:
         raise refuse(f"a norm of order {p!r} is not supported")
-    return (x.abs() ** p).sum(dim, keepdim=keepdim) ** (1 / p)
+    size = x.abs()
+    powers = whole_power(size, int(p)) if p == int(p) and 0 < p <= 8 else _flat_power(size, p)
+    return _flat_power(powers.sum(dim, keepdim=keepdim), 1 / p)
+
+
+def _flat_power(x: Any, exponent: float) -> Any:
+    """A power whose slope is 0 at 0, as torch's norms have it."""
+    zero = x == 0
+    return torch.where(zero, 0.0, torch.where(zero, 1.0, x) ** exponent)
 
 
 def _vector_norm(

@@ -159,7 +159,7 @@ def _joined(parts: list[Any], dtype: torch.dtype) -> Tensor:
     """Numbers and tensors in one."""
     tensors: list[Tensor] = []
     numbers: list[float] = []
-    for part in [*parts, None]:
+    for part in [*(parts or [0.0]), None]:
         if isinstance(part, float):
             numbers.append(part)
             continue

@@ -102,7 +102,9 @@ def _pair_slopes(tile: Tile, graph: Graph, seed: Node, found: dict[Node, Node], 
             for node, value in of_reductions:
                 place = tile.part(parts[node][0], row, j)
                 if node.op != "sum":  # those that share the extreme share its slope
-                    value = value / writer.load(tile.raw, place, lanes)
+                    met = writer.load(tile.raw, place, lanes)
+                    # None met it where all were NaN, as behind the last key.
+                    value = value / writer.select(met > 0.0, met, 1.0)
                 writer.store(value, tile.raw, place)
             return taken
 

@@ -291,6 +291,7 @@ HANDLERS: dict[str, Handler] = {
             "greater_equal": "ge", "not_equal": "ne", "logical_and": "and", "logical_or": "or",
             "logical_not": "not", "__and__": "and", "__or__": "or", "__invert__": "not",
             "bitwise_and": "and", "bitwise_or": "or", "bitwise_not": "not",
+            **{f"__{op}__": op for op in ("lt", "le", "gt", "ge", "eq", "ne")},
         }.items()
     },
     "add": _scaled("add"), "__add__": _scaled("add"), "__radd__": _scaled("add"),

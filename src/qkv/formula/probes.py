@@ -53,6 +53,7 @@ def _shortened(query: Lead, key: Lead) -> tuple[Lead, Lead]:
 
 def _trace(formula: Formula, query: Tensor, key: Tensor, lead: Any, proportional: bool) -> Trace:
     taken = [*lead[0], *lead[1], query.shape[-1], key.shape[-1]]
+    alike: set[tuple[int, int]] | None = None
     for _ in range(4):
         n, m = [p for p in PRIMES if all(size % p for size in taken if size)][:2]
         probes = _probes(query, key, lead, n, m)
@@ -61,11 +62,20 @@ def _trace(formula: Formula, query: Tensor, key: Tensor, lead: Any, proportional
             result = _record(formula, session)
         except RefusedError as error:
             refused = error
-        # A tensor that the formula brings may be as large as the probes: then others are due.
-        brought = [size for tensor in session.kept for size in tensor.shape]
-        if all(size % n and size % m for size in brought if size):
+        # A tensor that the formula brings may be as large as the probes: then others are due. If
+        # it then is as large as these, it is of the formula's making, as that of positions.
+        before, alike = (
+            alike,
+            {
+                (i, axis)
+                for i, tensor in enumerate(session.kept)
+                for axis, size in enumerate(tensor.shape)
+                if size and not (size % n and size % m)
+            },
+        )
+        if not alike or alike == before:
             break
-        taken += brought
+        taken += (size for tensor in session.kept for size in tensor.shape)
     else:
         refused = RefusedError("its tensors are of too many sizes to tell their axes apart")
     if refused is not None:
