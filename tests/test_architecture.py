@@ -20,6 +20,7 @@ ORDER = [
     "looking",
     "memory",
     "jit",
+    "formula",
     "similarity",
     "mask",
     "bias",
@@ -115,7 +116,7 @@ GUESTS = {
     "numba": {"qkv.jit.compiler", "qkv.jit.lowering", "qkv.jit.numba_target"},
     "llvmlite": {
         "qkv.jit.compiler", "qkv.jit.lowering", "qkv.jit.numba_target", "qkv.jit.loader",
-        "qkv.jit.target",
+        "qkv.jit.target", "qkv.formula.compiled", "qkv.formula.emit", "qkv.formula.vector",
     },
 }  # fmt: skip
 
