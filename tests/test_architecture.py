@@ -46,6 +46,7 @@ ORDER = [
     "table",
     "warmup",
     "gallery",
+    "explore",
     "benchmarks",
     "cli",
 ]
@@ -190,7 +191,7 @@ def test_importing_qkv_loads_no_optional_package() -> None:
     assert "torch" in loaded
     assert not loaded & {
         "dask", "matplotlib", "numba", "pyarrow", "rich", "safetensors", "scipy", "sklearn",
-        "starlette", "transformers", "typer",
+        "starlette", "transformers", "typer", "uvicorn",
     }  # fmt: skip
 
 
