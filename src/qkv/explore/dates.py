@@ -22,9 +22,8 @@ MOST_POINTS = 400
 
 def kept_at() -> Path:
     """Where the translator is kept between one use and the next."""
-    chosen, user = os.environ.get("QKV_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
-    base = Path(chosen) if chosen else (Path(user) if user else Path.home() / ".cache") / "qkv"
-    return base / "explore" / "dates"
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    return (Path(chosen) if chosen else Path.home() / ".cache") / "qkv" / "explore" / "dates"
 
 
 class Dates:

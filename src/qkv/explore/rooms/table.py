@@ -153,7 +153,8 @@ ACTIONS = {"columns": columns, "ask": ask, "curve": curve}
 
 
 def as_python(question: Question, query: Any, desk: Desk) -> str:
-    lines = ["import qkv"]
+    imports = {"datetime": ["import datetime"], "decimal": ["from decimal import Decimal"]}
+    lines = [*imports.get(type(query).__module__, []), "import qkv"]
     told = ", ".join(f"{name}={value!r}" for name, value in question.options.items())
     if question.source in SAMPLES:
         name = question.source.upper()
@@ -163,13 +164,12 @@ def as_python(question: Question, query: Any, desk: Desk) -> str:
     table = desk.opened.table if question.source == "open" and desk.opened else None
     more = "" if table is None else f", table={table!r}"
     columns = f"key={question.key!r}, value={question.value!r}{more}"
-    asked = query if isinstance(query, (str, int, float)) else str(query)
     return "\n".join(
         [
             *lines,
             "",
             f"database = qkv.Database({name}, {columns})",
-            f"answer = database.query({asked!r}, {told})",
+            f"answer = database.query({query!r}, {told})",
             "print(answer)",
         ]
     )

@@ -133,7 +133,7 @@ document.addEventListener("click", (event) => {
 });
 addEventListener("popstate", open);
 addEventListener("keydown", (event) => {
-  if ((event.ctrlKey || event.metaKey) && !event.shiftKey && event.key === "z" && !/^(text|search|)$/.test(event.target.type ?? "x")) {
+  if ((event.ctrlKey || event.metaKey) && !event.shiftKey && event.key === "z" && !/^(text|textarea)$/.test(event.target.type ?? "x")) {
     event.preventDefault();
     undo.click();
   }
