@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
-from explored import Open, Server, served
+from explored import Open, Server, new_page, served
 from playwright.sync_api import Browser, Page
+
+from qkv.explore.dates import Dates
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +17,23 @@ def server() -> Iterator[Server]:
     with served() as server:
         server.ready()
         yield server
+
+
+@pytest.fixture(scope="session")
+def dates(tmp_path_factory: pytest.TempPathFactory) -> Dates:
+    """A translator that was trained for a moment: what it writes is wrong, and that is enough."""
+    cache = tmp_path_factory.mktemp("cache")
+    dates = Dates(cache / "qkv" / "explore" / "dates", pairs=500, epochs=1)
+    assert dates.stage == "none"
+    dates.start()
+    dates.start()  # a second one at once changes nothing
+    assert dates.stage == "training"
+    for _ in range(1000):
+        if dates.stage != "training":
+            break
+        time.sleep(0.1)
+    assert dates.stage == "ready"
+    return dates
 
 
 @pytest.fixture
@@ -34,30 +54,3 @@ def open_page(browser: Browser, server: Server) -> Iterator[Open]:
         page.context.close()
     assert wrong == []
     assert [url for url in asked if not url.startswith((server.address, "blob:", "data:"))] == []
-
-
-def new_page(
-    browser: Browser, server: Server, asked: list[str], wrong: list[str], **options: object
-) -> Page:
-    context = browser.new_context(
-        **{"viewport": {"width": 1200, "height": 900}, "accept_downloads": True, **options}
-    )
-    page = context.new_page()
-    page.set_default_timeout(10_000)
-
-    def only_ours(route: object) -> None:
-        ours = route.request.url.startswith((server.address, "blob:", "data:"))
-        route.continue_() if ours else route.abort()
-
-    page.route("**/*", only_ours)
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: wrong.append(dialog.message))
-    # What the server refuses, the page says itself; the browser notes it on the console, too.
-    page.on(
-        "console",
-        lambda message: (
-            None if message.text.startswith("Failed to load") else wrong.append(message.text)
-        ),
-    )
-    return page

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page, Route
 
 #: Opens an address of the server in a browser.
 Open = Callable[..., Page]
@@ -72,9 +73,34 @@ class Server:
         raise TimeoutError("the explorer is still loading")
 
 
+#: A server whose translator learns from few dates, for many epochs, and is kept at sys.argv[1].
+_LEARNING = """
+import sys; from pathlib import Path
+from qkv.explore.dates import Dates; from qkv.explore.desk import Desk
+from qkv.explore.server import serve
+dates = Dates(Path(sys.argv[1]), pairs=400, epochs=500)
+serve(Desk(dates=dates), port=0, browser=False, say=lambda line: print(line, flush=True))
+"""
+
+
 @contextmanager
 def served(*arguments: str, **environment: str) -> Iterator[Server]:
-    command = [sys.executable, "-c", _MAIN, "explore", "--no-browser", "--port", "0", *arguments]
+    """The explorer as the command starts it."""
+    command = [_MAIN, "explore", "--no-browser", "--port", "0", *arguments]
+    with _started(command, environment) as server:
+        yield server
+
+
+@contextmanager
+def learning(folder: Path) -> Iterator[Server]:
+    """The explorer with a translator that is quick to begin and slow to end its training."""
+    with _started([_LEARNING, str(folder)], {}) as server:
+        yield server
+
+
+@contextmanager
+def _started(arguments: list[str], environment: dict[str, str]) -> Iterator[Server]:
+    command = [sys.executable, "-c", *arguments]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -110,3 +136,31 @@ def run_python(code: str, folder: str | None = None) -> dict[str, Any]:
     finally:
         os.chdir(before)
     return names
+
+
+def new_page(
+    browser: Browser, server: Server, asked: list[str], wrong: list[str], **options: object
+) -> Page:
+    """A page that reaches this server alone; what it asks for and what goes wrong is noted."""
+    context = browser.new_context(
+        **{"viewport": {"width": 1200, "height": 900}, "accept_downloads": True, **options}
+    )
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+
+    def only_ours(route: Route) -> None:
+        ours = route.request.url.startswith((server.address, "blob:", "data:"))
+        route.continue_() if ours else route.abort()
+
+    page.route("**/*", only_ours)
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append(dialog.message))
+    # What the server refuses, the page says itself; the browser notes it on the console, too.
+    page.on(
+        "console",
+        lambda message: (
+            None if message.text.startswith("Failed to load") else wrong.append(message.text)
+        ),
+    )
+    return page

@@ -179,15 +179,23 @@ anything = st.recursive(
 )
 #: Fields of all rooms, and what each of these does with them.
 FIELDS = """query kernel bandwidth degree level seed count noise edits source x y key value
-similarity where low high text layer head temperature mask formula left right tokens beam"""
-ACTIONS = """pooling/ask pooling/points pooling/curve pooling/kernels pooling/choose
-pooling/columns table/columns table/ask table/curve"""
+similarity where low high text layer head row column temperature mask size painted formula left
+right tokens beam model"""
+ACTIONS = """pooling/ask pooling/points pooling/curve pooling/kernels pooling/choose pooling/columns
+table/columns table/ask table/curve similarity/compare sentence/look sentence/cell sentence/view
+sentence/page translate/progress translate/run"""
 names, actions = st.sampled_from(FIELDS.split()), st.sampled_from(ACTIONS.split())
+#: What gets past the first checks more often.
+likely = st.sampled_from(
+    ["minilm", "vectors", "formula", "painted", "topk", "gaussian", "boxcar", "fuzzy", "equal",
+     "q", "dot(q,k)", "1/0", "log(-1)", "a:1,1", "a:1,1;b:-1,9", "name", "joined", "students", "year",
+     1, 2, 3, 0.5, 1e-9, 1e12, -1, "1", "101", "x = 1"]
+)  # fmt: skip
 texts = st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(action=actions, body=st.dictionaries(names, anything, max_size=5))
+@given(action=actions, body=st.dictionaries(names, anything | likely, max_size=5))
 def test_no_question_is_too_strange(server: Server, action: str, body: object) -> None:
     status, said = server.ask(action, body)
     assert status < 500, said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from explored import _MAIN, Open, Server, floats, run_python, served
+from explored import _MAIN, Server, floats, learning, new_page, run_python, served
 from playwright.sync_api import Browser, expect
 
 from qkv.explore.dates import Dates
@@ -21,29 +20,16 @@ TEXT = "14 March 2024"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A translator that was trained for a moment: what it writes is wrong, and that is enough."""
-    dates = Dates(tmp_path_factory.mktemp("kept") / "dates", pairs=300, epochs=1)
-    assert dates.stage == "none"
-    dates.start()
-    dates.start()  # a second one at once changes nothing
-    assert dates.stage == "training"
-    for _ in range(600):
-        if dates.stage != "training":
-            break
-        time.sleep(0.1)
-    assert dates.stage == "ready"
+def translator(dates: Dates) -> Iterator[Server]:
+    with served("--open", str(dates.folder)) as server:
+        yield server
+
+
+def test_training_ends_with_a_folder_and_a_curve(dates: Dates) -> None:
     progress = dates.progress()
     assert progress["losses"]
     assert 0 <= progress["exact"] <= 100
     assert [each.name for each in dates.folder.parent.iterdir()] == ["dates"]
-    return dates.folder
-
-
-@pytest.fixture(scope="module")
-def translator(folder: Path) -> Iterator[Server]:
-    with served("--open", str(folder)) as server:
-        yield server
 
 
 def test_python_and_command_give_the_same(translator: Server) -> None:
@@ -90,8 +76,6 @@ def test_mistakes_get_one_sentence(
 
 
 def test_typing_tokens_and_the_beam(browser: Browser, translator: Server) -> None:
-    from conftest import new_page  # this server is not the one of all other tests
-
     wrong: list[str] = []
     page = new_page(browser, translator, [], wrong)
     page.goto(f"{translator.address}/translate")
@@ -100,7 +84,7 @@ def test_typing_tokens_and_the_beam(browser: Browser, translator: Server) -> Non
     text.fill("July 4, 1976")
     expect(page.get_by_role("group", name="What was read")).to_contain_text("J")
     expect(page.locator(".data tbody tr")).to_have_count(4)
-    page.get_by_label("Beam", exact=True).select_option("8")
+    page.get_by_role("combobox", name="Beam").select_option("8")
     expect(page.locator(".data tbody tr")).to_have_count(8)
     page.get_by_role("button", name="Look at 2").click()
     if written.get_by_role("button").count() > 1:
@@ -116,9 +100,7 @@ def test_typing_tokens_and_the_beam(browser: Browser, translator: Server) -> Non
 
 
 def test_training_shows_a_curve_and_does_not_stop_answers(browser: Browser, tmp_path: Path) -> None:
-    from conftest import new_page
-
-    with served(XDG_CACHE_HOME=str(tmp_path)) as server:
+    with learning(tmp_path / "kept" / "dates") as server:
         server.ready()
         wrong: list[str] = []
         page = new_page(browser, server, [], wrong)
@@ -139,10 +121,10 @@ def test_training_shows_a_curve_and_does_not_stop_answers(browser: Browser, tmp_
         page.context.close()
         assert wrong == []
         assert server.answer("translate/progress", {})["stage"] == "failed"
-        assert json.dumps(list((tmp_path / "qkv" / "explore").iterdir())) == "[]"
+        assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_without_a_translator_the_room_says_so(server: Server, open_page: Open) -> None:
+def test_without_a_translator_the_room_says_so(server: Server) -> None:
     status, said = server.ask("translate/run", {"model": "open"})
     assert (status, said["error"]) == (
         400, "no translator was opened: start with `qkv explore --open FOLDER`",

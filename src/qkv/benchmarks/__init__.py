@@ -22,6 +22,7 @@ SUITES = [
     "table",
     "layers",
     "translate",
+    "explore",
     "noregret",
     "crossover",
 ]

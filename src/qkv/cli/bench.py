@@ -17,7 +17,7 @@ def bench(
         str,
         typer.Argument(
             help="What to measure: core, start, fused, regress, table, layers, translate, "
-            "noregret or crossover."
+            "explore, noregret or crossover."
         ),
     ] = "core",
     json: Annotated[

@@ -35,9 +35,10 @@ def explore(
     for package in ("starlette", "uvicorn"):
         need(package, "explore")
     from qkv.explore import serve
+    from qkv.explore.desk import Desk
     from qkv.explore.opened import open_what
 
     if table is not None and open is None:
         raise ValueError("--table names a table of the database given with --open")
     opened = None if open is None else open_what(open, table)
-    serve(host, port, opened, browser, typer.echo)
+    serve(Desk(opened), host, port, browser, typer.echo)

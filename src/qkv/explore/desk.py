@@ -20,10 +20,10 @@ KEPT = 64
 class Desk:
     """Shared by all requests of one server."""
 
-    def __init__(self, opened: Opened | None = None) -> None:
+    def __init__(self, opened: Opened | None = None, dates: Dates | None = None) -> None:
         self.opened = opened
         self.uploads = Uploads()
-        self.dates = Dates()
+        self.dates = Dates() if dates is None else dates
         self._made: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
 

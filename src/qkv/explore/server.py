@@ -14,16 +14,15 @@ import uvicorn
 from qkv.explore.app import build
 from qkv.explore.desk import Desk
 from qkv.explore.guard import LOOPBACK
-from qkv.explore.opened import Opened
 
 #: Tried first; where it is taken, any other.
 PORT = 8642
 
 
 def serve(
+    desk: Desk,
     host: str = "127.0.0.1",
     port: int | None = None,
-    opened: Opened | None = None,
     browser: bool = True,
     say: Callable[[str], None] = print,
 ) -> None:
@@ -35,7 +34,7 @@ def serve(
     if token is not None:
         address += f"?token={token}"
     config = uvicorn.Config(
-        build(Desk(opened), token),
+        build(desk, token),
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -18,7 +18,7 @@ from qkv.translate.session import DATES
 from qkv.translate.train import Epoch, Progress
 
 #: Steps between two lines.
-EVERY = 10
+EVERY = 5
 
 
 class Teller:

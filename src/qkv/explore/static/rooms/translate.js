@@ -64,9 +64,9 @@ function open(state, shell) {
       h("span", {}, "how sure: ", tinted("answer", `${format(100 * Math.exp(own.log_p[step]), 3)} %`))] : [h("span", {}, "Nothing was written.")]));
     const { greedy, beam } = told.found;
     side.replaceChildren(...[["Greedy: the best token at every step", greedy], [`Beam of ${beam.length}: the best of several ways`, beam[0]]].map(([name, one]) =>
-      h("div", { className: "stack" }, h("h3", {}, name), h("p", {}, tinted("answer", one.text || "–")), h("p", { className: "note" }, `score ${format(one.score)}; log p ${format(one.log_p.reduce((a, b) => a + b, 0))}`))));
+      h("div", { className: "stack" }, h("p", { className: "label" }, name), h("p", {}, tinted("answer", one.text || "–")), h("p", { className: "note" }, `score ${format(one.score)}; log p ${format(one.log_p.reduce((a, b) => a + b, 0))}`))));
     list.replaceChildren(h("table", { className: "data" },
-      h("thead", {}, h("tr", {}, ...["", "score", "written"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ...["choose", "score", "written"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, ...beam.map((one, i) => h("tr", {}, h("td", {}, button(`Look at ${i + 1}`, () => state.set({ rank: i }), { className: "small", "aria-pressed": String(i === Math.min(s().rank, beam.length - 1)) })), h("td", {}, format(one.score)), h("td", {}, one.text))))));
     alignment.label(`Alignment: rows are what was written, ${own.text}; columns what was read`);
     tree.label(`The beam as a tree; the best way writes ${beam[0].text} with score ${format(beam[0].score)}`);
@@ -175,7 +175,7 @@ function open(state, shell) {
     curve.redraw();
   }
 
-  const text = h("input", { type: "text", maxLength: 400, input: () => state.set({ text: text.value, rank: 0 }, { settled: false }), change: () => state.set({ text: text.value, rank: 0 }) });
+  const text = h("input", { type: "text", maxLength: 400, input: () => state.set({ text: text.value, rank: 0 }, { settled: false }), change: () => state.set({ text: text.value }) });
   const beamSize = select(["1", "2", "3", "4", "5", "8", "10"], (value) => state.set({ beam: Number(value), rank: 0 }));
   const opened = shell.hello.opened?.kind === "translator";
   const model = select([["dates", "dates, trained here"], ...(opened ? [["open", shell.hello.opened.name]] : [])], (value) => state.set({ model: value, rank: 0, step: 0 }));
