@@ -188,8 +188,8 @@ names, actions = st.sampled_from(FIELDS.split()), st.sampled_from(ACTIONS.split(
 #: What gets past the first checks more often.
 likely = st.sampled_from(
     ["minilm", "vectors", "formula", "painted", "topk", "gaussian", "boxcar", "fuzzy", "equal",
-     "q", "dot(q,k)", "1/0", "log(-1)", "a:1,1", "a:1,1;b:-1,9", "name", "joined", "students", "year",
-     1, 2, 3, 0.5, 1e-9, 1e12, -1, "1", "101", "x = 1"]
+     "q", "dot(q,k)", "1/0", "log(-1)", "a:1,1", "a:1,1;b:-1,9", "name", "joined", "students",
+     "year", 1, 2, 3, 0.5, 1e-9, 1e12, -1, "1", "101", "x = 1"]
 )  # fmt: skip
 texts = st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))
 

@@ -33,8 +33,11 @@ _MOVES = """async (moves) => {
   for (let i = 0; i < moves; i++) {
     const before = shown();
     const start = performance.now();
-    chart.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + 60 + (i * 37) % 400, clientY: box.top + 60 }));
-    while (shown() === before && performance.now() - start < 3000) await new Promise((done) => setTimeout(done));
+    const place = { clientX: box.left + 60 + (i * 37) % 400, clientY: box.top + 60 };
+    chart.dispatchEvent(new PointerEvent("pointermove", place));
+    while (shown() === before && performance.now() - start < 3000) {
+      await new Promise((done) => setTimeout(done));
+    }
     taken.push(performance.now() - start);
   }
   return taken;

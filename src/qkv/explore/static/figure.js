@@ -3,6 +3,10 @@
 import { h, format } from "./dom.js";
 import { palette, Scene } from "./scene.js";
 
+// Colours are read from the style once for each theme: asking costs the browser a layout.
+const palettes = {};
+const colours = () => (palettes[document.documentElement.dataset.theme] ??= palette());
+
 export class Figure {
   // `draw(scene)` fills a new scene of the canvas' size.
   constructor(name, draw, { className = "figure", label = name } = {}) {
@@ -32,10 +36,10 @@ export class Figure {
     this.draw(this.scene);
     const context = this.canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    this.scene.paint(context, palette(this.canvas));
+    this.scene.paint(context, colours());
   }
 
-  svg() { return this.scene?.svg(palette(this.canvas)); }
+  svg() { return this.scene?.svg(colours()); }
 
   close() {
     this.observer.disconnect();
@@ -56,7 +60,8 @@ export function ticks(low, high, count = 6) {
 
 const powers = (low, high) => {
   const found = [];
-  for (let at = Math.ceil(Math.log10(low)); at <= Math.log10(high); at++) found.push(10 ** at);
+  const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
+  for (let at = first; at <= last; at += Math.max(1, Math.ceil((last - first) / 5))) found.push(10 ** at);
   return found.length > 1 ? found : [low, high];
 };
 

@@ -100,21 +100,24 @@ const PAINT = {
     context.fillText(item.text, 0, 0);
     context.restore();
   },
-  dots(context, { xs, ys, radii, shares }, colour, colours) {
-    // One path for each colour: ten thousand points take a few milliseconds.
-    const groups = Array.from({ length: 33 }, () => []);
-    for (let i = 0; i < xs.length; i++) groups[step(shares[i])].push(i);
-    groups.forEach((group, share) => {
-      if (!group.length) return;
-      context.beginPath();
-      for (const i of group) {
-        context.moveTo(xs[i] + radii[i], ys[i]);
-        context.arc(xs[i], ys[i], radii[i], 0, 7);
-      }
-      context.fillStyle = colours.dots[share];
-      context.globalAlpha = 0.85;
-      context.fill();
-    });
+  dots(context, item, colour, colours) {
+    // Painted once on a sheet of their own, which is laid down again while only the query moves.
+    const { canvas } = context;
+    const kept = SHEETS.get(item.xs);
+    const same = kept && kept.width === canvas.width && kept.height === canvas.height && kept.colours === colours.dots.join();
+    const sheet = same ? kept : new OffscreenCanvas(canvas.width, canvas.height);
+    if (!same) {
+      const own = sheet.getContext("2d");
+      own.setTransform(context.getTransform());
+      own.globalAlpha = 0.85;
+      scatter(own, item, colours.dots);
+      sheet.colours = colours.dots.join();
+      SHEETS.set(item.xs, sheet);
+    }
+    context.save();
+    context.resetTransform();
+    context.drawImage(sheet, 0, 0);
+    context.restore();
   },
   cells(context, { x, y, width, height, rows, columns, shares }, colour, colours) {
     const [w, h] = [width / columns, height / rows];
@@ -130,6 +133,28 @@ const PAINT = {
     }
   },
 };
+
+const SHEETS = new WeakMap();
+
+// One path for each colour: ten thousand points take a few milliseconds.
+function scatter(context, { xs, ys, radii, shares }, colours) {
+  const groups = Array.from({ length: 33 }, () => []);
+  for (let i = 0; i < xs.length; i++) groups[step(shares[i])].push(i);
+  groups.forEach((group, share) => {
+    if (!group.length) return;
+    context.beginPath();
+    for (const i of group) {
+      const r = radii[i];
+      if (r < 2) context.rect(xs[i] - r, ys[i] - r, 2 * r, 2 * r); // as round as two pixels can be
+      else {
+        context.moveTo(xs[i] + r, ys[i]);
+        context.arc(xs[i], ys[i], r, 0, 7);
+      }
+    }
+    context.fillStyle = colours[share];
+    context.fill();
+  });
+}
 
 const faint = (item) => (item.opacity === undefined ? "" : ` opacity="${item.opacity}"`);
 const WRITE = {

@@ -71,29 +71,43 @@ function open(state, shell) {
     return grid?.length ? [grid[0], grid[grid.length - 1]] : span(told.x);
   }
 
+  // Where each point lies and how much it weighs; worked out again only when something changed.
+  let dots = null;
+  function laid({ sx, sy }, ...made) {
+    if (dots?.made.every((thing, i) => thing === made[i])) return dots;
+    const n = told.x.length;
+    const fits = told.weights?.length === n;
+    const most = fits ? told.weights.reduce((one, other) => Math.max(one, other), 1e-30) : 1;
+    const [small, large] = n > 2000 ? [1.5, 2.4] : [3, 6];
+    dots = { made, xs: new Float32Array(n), ys: new Float32Array(n), radii: new Float32Array(n), shares: new Float32Array(n) };
+    for (let i = 0; i < n; i++) {
+      dots.shares[i] = fits ? told.weights[i] / most : 0;
+      dots.radii[i] = small + Math.sqrt(dots.shares[i]) * large;
+      dots.xs[i] = sx(told.x[i]);
+      dots.ys[i] = sy(told.y[i]);
+    }
+    return dots;
+  }
+
+  // The ends of the y axis, which ten thousand points need not give anew for every move.
+  let heights = null;
+  function height() {
+    if (heights?.y !== told.y || heights.curve !== told.curve || heights.moved !== told.moved) heights = { y: told.y, curve: told.curve, moved: told.moved, ends: span(told.y, told.curve?.answer ?? []) };
+    return heights.ends;
+  }
+
   function drawChart(scene) {
     if (!told.x.length) return scene.text(scene.width / 2, scene.height / 2, "Loading the points …", "muted", { anchor: "middle" });
     const { curve, weights, asked } = told;
     const x = ends();
-    places = axes(scene, { x, y: span(told.y, curve?.answer ?? []), xName: s().x || "x (keys)", yName: s().y || "y (values)" });
+    places = axes(scene, { x, y: height(), xName: s().x || "x (keys)", yName: s().y || "y (values)" });
     const { sx, sy } = places;
     const along = (list) => Array.from(curve.grid, (at, i) => [sx(at), sy(list[i])]);
     if (curve) {
       scene.area([...along(curve.low), ...along(curve.high).reverse()].filter(([, y]) => Number.isFinite(y)), "answer", { opacity: 0.12 });
       scene.line(along(curve.truth), "muted", { width: 1, dash: [4, 4] });
     }
-    const fits = weights?.length === told.x.length;
-    const most = fits ? weights.reduce((one, other) => Math.max(one, other), 1e-30) : 1;
-    const small = told.x.length > 2000 ? 1.6 : 3;
-    const shares = new Float32Array(told.x.length);
-    const radii = new Float32Array(told.x.length);
-    const [xs, ys] = [new Float32Array(told.x.length), new Float32Array(told.x.length)];
-    for (let i = 0; i < told.x.length; i++) {
-      shares[i] = fits ? weights[i] / most : 0;
-      radii[i] = small + Math.sqrt(shares[i]) * (told.x.length > 2000 ? 2.4 : 6);
-      xs[i] = sx(told.x[i]);
-      ys[i] = sy(told.y[i]);
-    }
+    const { xs, ys, radii, shares } = laid(places, scene.width, scene.height, ...x, height(), weights, told.x, told.moved);
     scene.dots(xs, ys, radii, shares);
     if (curve) scene.line(along(curve.answer), "answer", { width: 2.5 });
     const at = sx(s().query);
@@ -169,6 +183,7 @@ function open(state, shell) {
   function move(place, x, y, settled) {
     told.x[place] = x;
     told.y[place] = y;
+    told.moved = (told.moved ?? 0) + 1;
     const edits = s().edits ? s().edits.split(";") : [];
     if (edits.at(-1)?.startsWith(`m:${place},`)) edits.pop();
     state.set({ edits: [...edits, `m:${place},${x},${y}`].join(";") }, { settled });
