@@ -49,6 +49,7 @@ ORDER = [
     "table",
     "warmup",
     "gallery",
+    "explore",
     "benchmarks",
     "cli",
 ]
@@ -193,7 +194,7 @@ def test_importing_qkv_loads_no_optional_package() -> None:
     assert "torch" in loaded
     assert not loaded & {
         "dask", "matplotlib", "numba", "pyarrow", "rich", "safetensors", "scipy", "sklearn",
-        "starlette", "transformers", "typer",
+        "starlette", "transformers", "typer", "uvicorn",
     }  # fmt: skip
 
 
