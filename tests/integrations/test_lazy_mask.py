@@ -8,6 +8,7 @@ import torch
 import qkv
 from qkv.integrations import lazy_mask
 from qkv.integrations.lazy_mask import LazyMask, make_mask
+from qkv.integrations.transformers import register
 from qkv.mask import Tile
 
 transformers = pytest.importorskip("transformers", reason="pip install transformers")
@@ -33,6 +34,7 @@ def tensor(mask: LazyMask) -> torch.Tensor:
         (source.sliding_window_causal_mask_function(5), True),
         (source.sliding_window_causal_mask_function(5), False),
         (source.sliding_window_bidirectional_mask_function(3), True),
+        (source.or_masks(source.causal_mask_function, lambda b, h, q, k: k < 3 + b), True),
     ],
 )
 @pytest.mark.parametrize("past", [0, 11])
@@ -58,6 +60,33 @@ def test_what_is_told_is_what_transformers_would_make(
     assert (made.shape, made.dtype) == (expected.shape, torch.bool)
 
 
+def test_packed_sentences_are_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_mask, "MOST_MADE", 0)
+    ids = torch.arange(5).repeat_interleave(torch.tensor([3, 11, 1, 9, 5])).expand(BATCH, N)
+    packed = source.and_masks(
+        source.causal_mask_function, source.packed_sequence_mask_function(ids)
+    )
+    made = make_mask(BATCH, N, N, mask_function=packed, allow_is_causal_skip=False)
+    assert isinstance(made, LazyMask)
+    assert torch.equal(tensor(made), made.made())
+    assert made.mask.runs(Tile(0, N, N, N, (BATCH, 1), torch.device("cpu"))) is not None
+
+
+def test_position_ids_pack_sentences_into_one_batch_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    from integrations import families
+
+    monkeypatch.setattr(lazy_mask, "MOST_MADE", 0)
+    register()
+    eager, own = (families._model("llama", name) for name in ("eager", "qkv"))
+    own.load_state_dict(eager.state_dict())
+    tokens = torch.randint(3, 60, (1, 17))
+    positions = torch.cat([torch.arange(n) for n in (5, 9, 3)]).unsqueeze(0)
+    with torch.no_grad():
+        whole = own(tokens, position_ids=positions, use_cache=False).logits
+        parts = [eager(part).logits for part in tokens.split([5, 9, 3], dim=1)]
+    torch.testing.assert_close(whole, torch.cat(parts, dim=1), rtol=0, atol=1e-5)
+
+
 def test_a_causal_mask_is_never_left_to_the_layer() -> None:
     made = make_mask(BATCH, N, N, mask_function=source.causal_mask_function)
     assert isinstance(made, LazyMask)
@@ -81,7 +110,7 @@ def test_nothing_to_say_is_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_mask(BATCH, 1, N, q_offset=N - 1) is None  # the last query sees every key
 
 
-def test_a_function_that_is_not_known_is_made() -> None:
+def test_a_small_mask_is_made_at_once() -> None:
     made = make_mask(BATCH, N, N, mask_function=lambda b, h, q, k: (k <= q) | (k < 3),
                      allow_is_causal_skip=False)  # fmt: skip
     assert type(made) is torch.Tensor

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from qkv.mask import Allowed, Causal, Mask, Window
+from qkv.mask import Allowed, Causal, Documents, Function, Mask, Window
 from qkv.nn.torch_masks import both
 
 #: A mask of no more entries is made at once: all layers share it, and to read it costs little.
@@ -108,10 +108,10 @@ def make_mask(
     if batch_size * q_length * kv_length > MOST_MADE and _aligned(
         q_offset, q_length, kv_offset, kv_length
     ):
-        said, known = _said(function, kv_length)
-        if known:
-            said = both(said, _padding(attention_mask, kv_offset, kv_length))
-            return None if said is None else LazyMask(said, kv_length, make, shape, where)
+        said = both(
+            _said(function, kv_length, kv_offset), _padding(attention_mask, kv_offset, kv_length)
+        )
+        return None if said is None else LazyMask(said, kv_length, make, shape, where)
     found = make(allow_is_causal_skip, allow_is_bidirectional_skip)
     if found is None and allow_is_causal_skip and q_length > 1:
         # A cache of fixed size may hold room for more keys than there are yet.
@@ -131,21 +131,26 @@ def _aligned(q_offset: int | Tensor, n: int, kv_offset: int, m: int) -> bool:
     return not isinstance(q_offset, Tensor) and q_offset + n == kv_offset + m
 
 
-def _said(function: Callable[..., Any], m: int) -> tuple[Mask | None, bool]:
-    """What a mask function of transformers says, and whether that is known at all."""
+def _said(function: Callable[..., Any], m: int, offset: int) -> Mask | None:
+    """What a mask function of transformers says; one that is not known is asked in blocks."""
     from transformers import masking_utils as source
 
     code = getattr(function, "__code__", None)
     within = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     if code is source.causal_mask_function.__code__:
-        return Causal(), True
+        return Causal()
     if code is source.bidirectional_mask_function.__code__:
-        return None, True
+        return None
     if code is source.sliding_window_overlay(1).__code__:
-        return Window(within[0] - 1, m), True
+        return Window(within[0] - 1, m)
     if code is source.sliding_window_bidirectional_overlay(1).__code__:
-        return Window(within[0], within[0]), True
+        return Window(within[0], within[0])
+    if code is source.packed_sequence_mask_function(torch.empty(0)).__code__:
+        return Documents.from_ids(within[0])
     if code is source.and_masks().__code__:
-        parts = [_said(part, m) for part in within[0]]
-        return both(*(mask for mask, _ in parts)), all(known for _, known in parts)
-    return None, False
+        return both(*(_said(part, m, offset) for part in within[0]))
+
+    def rule(entry: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Any:
+        return function(entry, head, query + offset, key + offset)
+
+    return Function(rule)
