@@ -77,7 +77,7 @@ def test_mistakes() -> None:
         Lengths(torch.tensor([1.0]))
     with pytest.raises(TypeError, match=r"combines with & only$"):
         Causal() | torch.zeros(3, 3)
-    with pytest.raises(TypeError, match=r"^mask must be a qkv.mask object .* got list$"):
+    with pytest.raises(TypeError, match=r"^mask must be a qkv.mask object, .* got list$"):
         as_mask([True])  # type: ignore[arg-type]
 
 

@@ -201,7 +201,8 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"mask": "causal"},
         TypeError,
-        "mask must be a qkv.mask object or a boolean or floating tensor; got str",
+        "mask must be a qkv.mask object, a boolean or floating tensor or a function of positions; "
+        "got str",
     ),
     (
         {"mask": torch.ones(3, 7, dtype=torch.bool, device="meta")},

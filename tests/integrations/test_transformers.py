@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from integrations import families
 from torch import Tensor
 
 import qkv
+from qkv.integrations import coverage
 from qkv.integrations.transformers import register
 
 transformers = pytest.importorskip("transformers", reason="pip install transformers")
@@ -103,12 +106,120 @@ def test_gradients_agree_in_training() -> None:
 
 def test_what_cannot_be_honoured_is_refused() -> None:
     register()
+    register("qkv-cosine", similarity=qkv.Cosine())
     from transformers import AttentionInterface
 
-    attention: Callable[..., Any] = AttentionInterface()["qkv"]
     x = torch.randn(1, 1, 2, 3)
-    with pytest.raises(ValueError, match=r"attn_implementation='qkv' knows no softcap"):
-        attention(torch.nn.Module(), x, x, x, None, softcap=30.0)
+    with pytest.raises(ValueError, match=r"attn_implementation='qkv' knows no page_table"):
+        AttentionInterface()["qkv"](torch.nn.Module(), x, x, x, None, page_table=x)
+    with pytest.raises(ValueError, match=r"has a similarity of its own, which softcap does not"):
+        AttentionInterface()["qkv-cosine"](torch.nn.Module(), x, x, x, None, softcap=30.0)
+    with pytest.raises(TypeError, match=r"made for the size of a head; got the class Additive"):
+        register("qkv-additive", similarity=qkv.Additive)  # type: ignore[arg-type]
+
+
+def bloom(implementation: str) -> Any:
+    config = transformers.BloomConfig(vocab_size=53, hidden_size=24, n_layer=2, n_head=3)
+    config._attn_implementation = implementation
+    return transformers.BloomModel(config).eval()
+
+
+def test_a_model_that_computes_attention_itself_is_refused_when_it_is_built() -> None:
+    register()
+    with pytest.raises(
+        ValueError,
+        match=r"^BloomModel cannot use attn_implementation='qkv': its BloomAttention computes "
+        r"attention itself; use 'eager'$",
+    ):
+        bloom("qkv")
+    config = transformers.FalconConfig(hidden_size=24, num_hidden_layers=1)
+    config._attn_implementation = "qkv"
+    with pytest.raises(ValueError, match=r"it takes its attention from its own FALCON_ATTENTION"):
+        transformers.FalconModel(config)
+
+
+def test_and_when_it_is_changed() -> None:
+    register()
+    model = bloom("eager")
+    with pytest.raises(ValueError, match=r"^BloomModel cannot use attn_implementation='qkv'"):
+        model.set_attn_implementation("qkv")
+    assert model.config._attn_implementation == "eager"
+    changed = llama("eager")
+    changed.set_attn_implementation("qkv")
+    assert changed.config._attn_implementation == "qkv"
+
+
+class Silent(transformers.models.llama.modeling_llama.LlamaAttention):  # type: ignore[misc]
+    """Could ask for attention, and does not."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return hidden_states, None
+
+
+class Own(torch.nn.Module):
+    """Computes attention itself."""
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return torch.softmax(hidden_states @ hidden_states.mT, -1) @ hidden_states, None
+
+
+def test_a_layer_that_does_not_ask_is_told_at_the_first_forward() -> None:
+    register()
+    tokens = torch.randint(53, (2, 5))
+    model = llama("qkv")
+    model.model.layers[1].self_attn.__class__ = Silent
+    with pytest.raises(ValueError, match=r"its layer \S*layers\.1\.self_attn ran without asking"):
+        model(tokens)
+    model = copy.deepcopy(llama("qkv"))
+    model.model.layers[1].self_attn = Own()
+    with pytest.raises(ValueError, match=r"its layer \S*layers\.1\.self_attn \(Own\) computes"):
+        model(tokens)
+
+
+def test_the_first_look_leaves_nothing_behind() -> None:
+    register()
+    model = llama("qkv")
+    restored = pickle.loads(pickle.dumps(model))
+    for each in (model, copy.deepcopy(model), restored):
+        with pytest.raises(TypeError):
+            each(torch.randint(53, (2, 5)), labels=3)  # fails after the layers have run
+        each(torch.randint(53, (2, 5)))
+        for module in each.modules():
+            assert not module._forward_pre_hooks
+            assert not module._forward_hooks
+    assert not coverage.FirstForward.under_way
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt", "t5", "llama"])
+def test_output_attentions_are_those_of_eager(family: str) -> None:
+    register()
+    eager, own = (families._model(family, name) for name in ("eager", "qkv"))
+    own.load_state_dict(eager.state_dict())
+    asked = next(families._arguments(eager))
+    expected, got = (hidden(model, asked, output_attentions=True) for model in (eager, own))
+    names = [name for name in expected if name.endswith("attentions")]
+    assert sum(len(expected[name]) for name in names) >= 2
+    for name in names:
+        assert len(got[name]) == len(expected[name])
+        for left, right in zip(got[name], expected[name], strict=True):
+            kept = asked["attention_mask"].bool()
+            rows = kept if left.shape[2] == kept.shape[1] else torch.ones(2, 7, dtype=torch.bool)
+            torch.testing.assert_close(left.transpose(1, 2)[rows], right.transpose(1, 2)[rows])
+
+
+def test_a_sink_takes_its_share_of_the_weights_too() -> None:
+    register()
+    from transformers import AttentionInterface
+
+    query, key, value = torch.randn(3, 2, 4, 5, 7).double().unbind()
+    sink = torch.randn(4).double()
+    answer, weights = AttentionInterface()["qkv"](
+        torch.nn.Module(), query, key, value, None, output_attentions=True, s_aux=sink
+    )
+    scores = torch.cat([query @ key.mT * 7**-0.5, sink.view(1, 4, 1, 1).expand(2, 4, 5, 1)], -1)
+    expected = scores.softmax(-1)[..., :-1]
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(answer, (expected @ value).transpose(1, 2))
 
 
 def test_weights_where_they_are_asked_for() -> None:

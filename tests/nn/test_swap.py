@@ -59,3 +59,39 @@ def test_a_layer_held_twice_stays_one() -> None:
 def test_a_layer_itself_cannot_be_replaced_in_place() -> None:
     with pytest.raises(TypeError, match=r"model must hold torch.nn.MultiheadAttention layers"):
         swap(nn.MultiheadAttention(D, HEADS))
+
+
+def translator() -> nn.Transformer:
+    return nn.Transformer(D, HEADS, 1, 2, 23, dropout=0.0, batch_first=True).eval()
+
+
+def test_a_mask_by_position_is_not_for_another_sequence() -> None:
+    # Aligned to the end, a window of 1 would hide the source from most of the targets.
+    model, source, target = translator(), torch.randn(BATCH, 4, D), torch.randn(BATCH, 17, D)
+    reference = translator()
+    reference.load_state_dict(model.state_dict())
+    swap(model, mask=qkv.mask.Window(1, 1))
+    near = (torch.arange(17)[:, None] - torch.arange(17)).abs() <= 1
+    with torch.no_grad():
+        got = model(source, target)
+        expected = reference(source, target, src_mask=~near[:4, :4], tgt_mask=~near)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+
+
+def test_what_goes_by_scores_and_what_is_named_counts_for_cross_attention_too() -> None:
+    source, target = torch.randn(BATCH, 4, D), torch.randn(BATCH, 17, D)
+    model, names = translator(), ("decoder.layers.0.multihead_attn", "decoder.layers.1.self_attn")
+    with qkv.record(model := swap(model, mask=qkv.mask.TopK(1))) as calls, torch.no_grad():
+        model(source, target)
+    assert all(call.mask is not None for call in calls)
+    model = swap(translator(), mask={"decoder.*.multihead_attn": qkv.mask.Window(2, 2)})
+    with qkv.record(model) as calls, torch.no_grad():
+        model(source, target)
+    masks = {call.name: call.mask for call in calls}
+    assert isinstance(masks[names[0]], qkv.mask.Window)
+    assert masks[names[1]] is None
+
+
+def test_a_name_that_no_layer_has_is_told() -> None:
+    with pytest.raises(ValueError, match=r"mask names 'cross'; torch.nn.MultiheadAttention layers"):
+        swap(transformer(), mask={"cross": qkv.mask.Causal()})

@@ -40,11 +40,33 @@ class Tags(HTMLParser):
             self.scripts.append(text)
 
 
-@pytest.mark.parametrize("shape", [(5, 5), (3, 5, 5), (2, 3, 5, 5)])
+@pytest.mark.parametrize("shape", [(5, 5), (3, 5, 5), (1, 3, 5, 5)])
 def test_missing_axes_are_of_size_1(shape: tuple[int, ...]) -> None:
     view = qkv.view(some(*shape), list("abcde"))
     assert view.shape == (1, 1, *shape)[-4:]
     assert view.data["keys"] is None
+
+
+def test_layers_are_not_mistaken_for_a_batch_nor_a_batch_for_layers() -> None:
+    weights = some(2, 3, 5, 5)
+    assert qkv.view(weights, list("abcde"), layers=range(2)).data["layers"] == ["0", "1"]
+    assert qkv.view(weights, list("abcde"), entry=1) == qkv.view(weights[1], list("abcde"))
+    attentions = (some(2, 3, 5, 5), weights)  # of two layers, as Hugging Face models give them
+    chosen = torch.stack([layer[1] for layer in attentions])
+    expected = qkv.view(chosen, list("abcde"), layers=range(2))
+    assert qkv.view(attentions, list("abcde"), entry=1) == expected
+    assert qkv.view([each.tolist() for each in attentions], list("abcde"), entry=1) == expected
+
+
+def test_a_recording_is_shown_by_its_layers() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    model = torch.nn.ModuleDict({"one": layer, "two": torch.nn.Sequential(layer)})
+    x = torch.randn(3, 5, 8)
+    with torch.no_grad(), qkv.record(model) as calls:
+        model["two"](model["one"](x))
+    shown = qkv.view(calls, list("abcde"), entry=2)
+    assert shown == qkv.view(calls.stacked(2), list("abcde"), layers=[c.name for c in calls])
+    assert shown.data["layers"] == ["one.self_attn", "one.self_attn"]
 
 
 def test_tensors_arrays_and_lists_give_the_same_view() -> None:
@@ -138,6 +160,10 @@ def test_a_notebook_with_widgets_gets_a_widget() -> None:
         ({"keys": list("abc")}, ValueError, "keys must name 5 tokens, as weights has; got 3"),
         ({"layers": ["x", "y"]}, ValueError, "layers must have 1 names, as weights has; got 2"),
         ({"heads": []}, ValueError, "heads must have 1 names, as weights has; got 0"),
+        ({"weights": some(2, 1, 5, 5)}, ValueError,
+         r"shape \(2, 1, 5, 5\) may be of layers or of a batch: give layers= their names, or"),
+        ({"entry": 0}, ValueError, r"entry is one of a batch, and weights must have shape \("),
+        ({"weights": some(2, 1, 5, 5), "entry": 2}, ValueError, "between 0 and 1; got 2"),
         ({"words": [0]}, ValueError, "words must number 5 tokens; got 1"),
         ({"keys": list("fghij"), "words": [0] * 5}, ValueError, "words serves where"),
     ],

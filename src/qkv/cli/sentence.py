@@ -100,7 +100,7 @@ def _write(looking: Looking, layer: int | None, head: int | None, title: str, pa
     if looking.every.size == looking.weights.size:
         page = qkv.view(looking.weights, looking.words, title=title)
     else:
-        layers = None if layer is None else [str(layer)]
+        layers = range(len(looking.every)) if layer is None else [layer]
         heads = None if head is None else [str(head)]
         page = qkv.view(looking.every, looking.words, layers=layers, heads=heads, title=title)
     page.save(path)

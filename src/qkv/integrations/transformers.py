@@ -11,21 +11,31 @@ model.set_attn_implementation("qkv-local")
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from qkv import pooling
-from qkv.mask import Bias, Causal, Mask, MaskLike, as_mask
+from qkv.integrations.coverage import FirstForward, check, refusal_of_class, refusal_of_model
+from qkv.integrations.lazy_mask import LazyMask, make_mask
+from qkv.mask import Allowed, Bias, Causal, Mask, MaskLike, as_mask
 from qkv.nn.torch_masks import both
 from qkv.nn.weighed import attend_weighed
-from qkv.similarity import ScaledDot, SimilarityLike, as_similarity
+from qkv.similarity import FromCallable, ScaledDot, Similarity, SimilarityLike, as_similarity
+
+#: The names that were registered here.
+_NAMES: set[str] = set()
 
 
 def register(
     name: str = "qkv", *, similarity: SimilarityLike = None, mask: MaskLike | None = None
 ) -> None:
     """Make ``attn_implementation=name`` known to transformers.
+
+    A model whose layers compute attention themselves (Bloom, DeBERTa, Longformer, …) is refused
+    with the reason, when it is built or, where that shows only then, at its first forward.
 
     Args:
         name: any name that transformers does not use itself.
@@ -35,15 +45,31 @@ def register(
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
     except ImportError as error:
         raise ImportError(
             "qkv.integrations.transformers needs transformers: pip install transformers"
         ) from error
+    if isinstance(similarity, type):
+        raise TypeError(
+            f"similarity must be an instance, made for the size of a head; got the class "
+            f"{similarity.__name__}"
+        )
     chosen = None if similarity is None else as_similarity(similarity)
-    own_mask = None if mask is None else as_mask(mask)
+    attention = Attention(name, chosen, None if mask is None else as_mask(mask))
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, make_mask)
+    _NAMES.add(name)
+    _ask_before_models_change()
 
-    def attention(
+
+class Attention:
+    """What transformers calls in place of a model's own attention."""
+
+    def __init__(self, name: str, similarity: Similarity | None, mask: Mask | None) -> None:
+        self.name, self.similarity, self.mask = name, similarity, mask
+
+    def __call__(
+        self,
         module: nn.Module,
         query: Tensor,  # (batch, heads, n, d)
         key: Tensor,  # (batch, kv_heads, m, d)
@@ -52,34 +78,134 @@ def register(
         scaling: float | None = None,
         dropout: float = 0.0,
         is_causal: bool | None = None,
-        position_bias: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        for unknown in ("softcap", "s_aux"):
-            if options.get(unknown) is not None:
-                raise ValueError(f"attn_implementation={name!r} knows no {unknown}")
+        for look in FirstForward.under_way:
+            look.note(module)
+        self._check(options)
+        n = query.shape[2]
+        mask, stop = self._model_mask(module, attention_mask, is_causal, n, key.shape[2])
+        key, value = key[:, :, :stop], value[:, :, :stop]
+        bias = options.get("position_bias")
         groups = query.shape[1] // key.shape[1]
         if groups > 1:
             key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
         asked: dict[str, Any] = {
-            "similarity": ScaledDot(scaling) if chosen is None else chosen,
-            "mask": both(_model_mask(attention_mask, bool(causal), position_bias), own_mask),
-            "dropout": dropout,
+            "similarity": self._similarity(scaling, options.get("softcap")),
+            "mask": both(
+                mask,
+                None if bias is None else Bias(bias[..., :stop]),
+                _selected(options.get("indices"), stop),
+                self.mask,
+            ),
         }
         weights = None
-        if options.get("output_attentions"):
-            answer, weights = attend_weighed(query, key, value, **asked)
+        if options.get("output_attentions") or _attentions_are_collected():
+            answer, weights = attend_weighed(query, key, value, **asked, dropout=dropout)
         else:
-            answer = pooling.attend(query, key, value, **asked)
+            answer = pooling.attend(query, key, value, **asked, dropout=dropout)
+        sink = options.get("s_aux")
+        if sink is not None:
+            # A key that every query sees, whose value is 0: the others keep their share.
+            total = pooling.attend_partial(query, key, value, **asked).log_total
+            share = torch.sigmoid(total - sink.reshape(-1, 1)).unsqueeze(-1).to(answer.dtype)
+            answer = answer * share
+            weights = None if weights is None else weights * share
         return answer.transpose(1, 2).contiguous(), weights  # (batch, n, heads, d)
 
-    AttentionInterface.register(name, attention)
-    # Boolean, True = may attend, and left out where it would say nothing: qkv's own meaning.
-    AttentionMaskInterface.register(name, sdpa_mask)
+    def _model_mask(
+        self, module: nn.Module, mask: Tensor | None, causal: bool | None, n: int, m: int
+    ) -> tuple[Mask | None, int]:
+        """Who may look at whom, and at how many keys, as the model has it."""
+        if isinstance(mask, LazyMask):
+            return mask.mask, mask.keys
+        if mask is not None:
+            return as_mask(mask), m
+        causal = getattr(module, "is_causal", False) if causal is None else causal
+        # More keys than queries are a cache of fixed size that is filled from its start.
+        return (Causal(), n) if causal and n > 1 else (None, m)
+
+    def _similarity(self, scaling: float | None, cap: float | None) -> Similarity:
+        if self.similarity is not None:
+            return self.similarity
+        if cap is None:
+            return ScaledDot(scaling)
+
+        def capped(query: Tensor, key: Tensor) -> Tensor:
+            scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+            return cap * torch.tanh(query @ key.mT * (scale / cap))
+
+        return FromCallable(capped)
+
+    def _check(self, options: dict[str, Any]) -> None:
+        for name, option in options.items():
+            if isinstance(option, Tensor) and name not in _KNOWN_TENSORS:
+                raise ValueError(f"attn_implementation={self.name!r} knows no {name}")
+        if self.similarity is not None and options.get("softcap") is not None:
+            raise ValueError(
+                f"attn_implementation={self.name!r} has a similarity of its own, which softcap "
+                "does not fit"
+            )
 
 
-def _model_mask(mask: Tensor | None, causal: bool, position_bias: Tensor | None) -> Mask | None:
-    # A model gives no mask where it is plainly causal, or where everyone may see everyone.
-    own = as_mask(mask) if mask is not None else Causal() if causal else None
-    return both(own, None if position_bias is None else Bias(position_bias))
+#: Tensors that models hand on to attention and that change its answer in ways we know, or not at
+#: all: positions and caches have been applied, and masks made, before.
+_KNOWN_TENSORS = {
+    "position_bias", "s_aux", "indices", "position_ids", "cache_position", "input_ids",
+    "inputs_embeds", "labels", "cu_seq_lens_q", "cu_seq_lens_k",
+}  # fmt: skip
+
+
+def _selected(indices: Tensor | None, m: int) -> Mask | None:
+    """The keys that a model chose for each query, (batch, n, k)."""
+    if indices is None:
+        return None
+    allowed = indices.new_zeros((*indices.shape[:-1], m), dtype=torch.bool)
+    return Allowed(allowed.scatter(-1, indices.long(), True).unsqueeze(1))
+
+
+def _attentions_are_collected() -> bool:
+    """Whether a model gathers the weights of its layers without telling them."""
+    try:
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:  # an older transformers, whose models tell their layers
+        return False
+    collector: Any = _active_collector
+    collected = collector.get()
+    return collected is not None and any(key.endswith("attentions") for key in collected)
+
+
+@functools.cache
+def _ask_before_models_change() -> None:
+    """Let transformers ask us, too, whether a model can have one of our names."""
+    from transformers import PreTrainedModel
+
+    kind: Any = PreTrainedModel
+    supported, set_implementation = (
+        kind.get_correct_attn_implementation,
+        kind.set_attn_implementation,
+    )
+
+    @functools.wraps(supported)
+    def get_correct(
+        model: nn.Module, requested_attention: str | None, is_init_check: bool = False
+    ) -> Any:
+        found = supported(model, requested_attention, is_init_check)
+        if found in _NAMES:
+            check(model, found, refusal_of_class(type(model)))
+            if not is_init_check:
+                check(model, found, refusal_of_model(model))
+            FirstForward(model, found)
+        return found
+
+    @functools.wraps(set_implementation)
+    def set_correct(
+        model: nn.Module, attn_implementation: str | dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(attn_implementation, str) and attn_implementation in _NAMES:
+            # Left to itself, transformers writes a line to its log and goes on with what was.
+            check(model, attn_implementation, refusal_of_class(type(model)))
+        return set_implementation(model, attn_implementation, *args, **kwargs)
+
+    kind.get_correct_attn_implementation = get_correct
+    kind.set_attn_implementation = set_correct

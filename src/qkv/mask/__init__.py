@@ -1,7 +1,8 @@
 """Who may look at whom. True means *may attend*, everywhere.
 
-A mask is an object, a boolean tensor (True = may attend) or a floating tensor (added to the
-scores; −inf = may not attend). They combine with ``&`` (both must allow) and ``|`` (either may):
+A mask is an object, a boolean tensor (True = may attend), a floating tensor (added to the scores;
+−inf = may not attend) or a function (query position, key position) -> bool. They combine with
+``&`` (both must allow) and ``|`` (either may):
 
     Causal() & Lengths([7, 5])          a padded batch of a language model
     Window(128, 128) | Blocks(64)       neighbours, and one's own block
@@ -21,6 +22,8 @@ from qkv.mask.base import Tile as Tile
 from qkv.mask.combined import And as And
 from qkv.mask.combined import Or as Or
 from qkv.mask.combined import as_mask as as_mask
+from qkv.mask.documents import Documents as Documents
+from qkv.mask.function import Function as Function
 from qkv.mask.positions import Blocks as Blocks
 from qkv.mask.positions import Causal as Causal
 from qkv.mask.positions import Dilated as Dilated

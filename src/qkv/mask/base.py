@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -168,4 +168,6 @@ class Mask:
         return Or(as_mask(other), self)
 
 
-MaskLike: TypeAlias = Mask | Tensor | npt.NDArray[np.bool_] | npt.NDArray[np.floating]
+MaskLike: TypeAlias = (
+    Mask | Tensor | npt.NDArray[np.bool_] | npt.NDArray[np.floating] | Callable[..., Tensor]
+)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.mask.base import Mask, MaskLike, Parts, Runs, Tile
+from qkv.mask.function import Function
 from qkv.mask.tensors import Allowed, Bias
 
 
@@ -132,15 +133,18 @@ class Or(_Pair):
 
 
 def as_mask(mask: MaskLike) -> Mask:
-    """The mask that `mask` stands for: a Mask, or a boolean or floating tensor or array."""
+    """The mask that `mask` stands for: a Mask, a tensor or array, or a function of positions."""
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, np.ndarray):
         mask = torch.from_numpy(mask)
     if not isinstance(mask, Tensor):
+        if callable(mask) and not isinstance(mask, type):
+            return Function(mask)
+        got = f"the class {mask.__name__}" if isinstance(mask, type) else type(mask).__name__
         raise TypeError(
-            f"mask must be a qkv.mask object or a boolean or floating tensor; "
-            f"got {type(mask).__name__}"
+            f"mask must be a qkv.mask object, a boolean or floating tensor or a function of "
+            f"positions; got {got}"
         )
     if mask.dtype == torch.bool:
         return Allowed(mask)

@@ -93,6 +93,8 @@ class MultiheadAttention(nn.Module):
         self.similarity: Similarity | PerHead = chosen.to(device=device, dtype=dtype)
         self.mask = None if mask is None else as_mask(mask)
         self.position_bias = None if position_bias is None else as_bias(position_bias)
+        #: Where True, `mask` counts only in calls whose query and key are one tensor.
+        self.mask_in_self_attention_only = False
         self.rotary = rotary
 
     @property
@@ -155,6 +157,7 @@ class MultiheadAttention(nn.Module):
                 all masks are over these.
         """
         batched = query.ndim == 3
+        own_mask = None if self.mask_in_self_attention_only and query is not key else self.mask
         key, value = self._checked(query, key, value, cache)
         q, k, v = self._heads(query, key, value)  # (batch, heads or kv_heads, n or m, head_dim)
         if self.rotary is not None:
@@ -176,7 +179,7 @@ class MultiheadAttention(nn.Module):
         whole = both(
             from_torch(attn_mask, key_padding_mask, is_causal, batch, n, m),
             # To a single query, the last, Causal says nothing; to decode goes without it.
-            None if n == 1 and isinstance(self.mask, Causal) else self.mask,
+            None if n == 1 and isinstance(own_mask, Causal) else own_mask,
             None if mask is None else as_mask(mask),
             self.position_bias,
         )

@@ -322,27 +322,75 @@ def _groups_of(
     start: Tensor, stop: Tensor, line: Tensor | None, dtype: torch.dtype
 ) -> Iterator[_Group]:
     """Groups of blocks from the runs (h, n) of one batch entry."""
+    edges = _edges(start, stop)
+    index = 0
+    while index + 1 < len(edges):
+        first, last = edges[index : index + 2]
+        rows, count = last - first, 1
+        if rows > BLOCK:
+            yield from _groups_between(start, stop, line, first, last, dtype)
+        else:  # sentences of one length that follow each other go through the kernel together
+            while count < MOST_BLOCKS and _moved_along(start, stop, edges, index + count):
+                count += 1
+            yield from _group(start, stop, line, slice(first, last), count, dtype)
+        index += count
+
+
+def _edges(start: Tensor, stop: Tensor) -> list[int]:
+    """Where queries can be cut apart, 0 and n among them, because no key is seen on both sides."""
     n = start.shape[-1]
-    lows, highs, steady = _block_bounds(start, stop)
-    first = 0
-    while first < len(lows):
+    seen = stop.amax(0).cummax(0).values[:-1]  # by the queries so far
+    cuts = (start.amin(0)[1:] >= seen).nonzero().flatten() + 1
+    return [0, *cuts.tolist(), n]
+
+
+def _moved_along(start: Tensor, stop: Tensor, edges: list[int], index: int) -> bool:
+    """Whether the runs between two edges are those between the edges before, moved along."""
+    if index + 1 >= len(edges):
+        return False
+    before, first, last = edges[index - 1 : index + 2]
+    rows = last - first
+    return first - before == rows and all(
+        torch.equal(x[:, first:last], x[:, before:first] + rows) for x in (start, stop)
+    )
+
+
+def _groups_between(
+    start: Tensor, stop: Tensor, line: Tensor | None, first: int, last: int, dtype: torch.dtype
+) -> Iterator[_Group]:
+    """Groups of blocks for the queries `first` to `last`."""
+    lows, highs, steady = _block_bounds(start[:, first:last], stop[:, first:last])
+    block = 0
+    while block < len(lows):
         count = 1
-        while count < MOST_BLOCKS and first + count < len(lows) and steady[first + count]:
+        while count < MOST_BLOCKS and block + count < len(lows) and steady[block + count]:
             count += 1
-        low, high = lows[first], highs[first]
-        if low < high:
-            rows = min(BLOCK, n - first * BLOCK)
-            own = slice(first * BLOCK, first * BLOCK + rows)
-            bias = None
-            if line is not None:  # that of the first block: others are moved along with their keys
-                least = n - own.stop + low
-                bias = line[:, least : least + rows + high - low - 1]
-                bias = bias.unfold(-1, high - low, 1).flip(-2).unsqueeze(1)
-            mask, empty = _kernel_mask(
-                start[:, own] - low, stop[:, own] - low, high - low, bias, dtype
-            )
-            yield _Group(first * BLOCK, rows, count, low, high - low, mask, empty)
-        first += count
+        if lows[block] < highs[block]:
+            here = first + block * BLOCK
+            own = slice(here, min(here + BLOCK, last))
+            yield from _group(start, stop, line, own, count, dtype)
+        block += count
+
+
+def _group(
+    start: Tensor,
+    stop: Tensor,
+    line: Tensor | None,
+    own: slice,
+    count: int,
+    dtype: torch.dtype,
+) -> Iterator[_Group]:
+    """The group that begins with the queries `own`, or none where they see nothing."""
+    low, high = int(start[:, own].min()), int(stop[:, own].max())
+    if low >= high:
+        return
+    rows, bias = own.stop - own.start, None
+    if line is not None:  # that of the first block: others are moved along with their keys
+        least = start.shape[-1] - own.stop + low
+        bias = line[:, least : least + rows + high - low - 1]
+        bias = bias.unfold(-1, high - low, 1).flip(-2).unsqueeze(1)
+    mask, empty = _kernel_mask(start[:, own] - low, stop[:, own] - low, high - low, bias, dtype)
+    yield _Group(own.start, rows, count, low, high - low, mask, empty)
 
 
 def _block_bounds(start: Tensor, stop: Tensor) -> tuple[list[int], list[int], list[bool]]:

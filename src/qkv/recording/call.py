@@ -194,11 +194,50 @@ class Call:
         return f"Call({self.name!r}, layer {self.layer}, {lead}: {self.n} queries × {self.m} keys)"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class WeighedCall(Call):
+    """A call whose formula is not understood: its weights are kept as the model computed them.
+
+    They are `query` and `key` alike, (…, n, m), and take as much memory.
+    """
+
+    @property
+    def m(self) -> int:
+        return self.query.shape[-1]
+
+    @property
+    def groups(self) -> int:
+        return 1
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        return tuple(self.query.shape[:-2])
+
+    @property
+    def log_total(self) -> Tensor:
+        raise ValueError(
+            f"the scores of {self.name or 'this call'} are not known, only its weights"
+        )
+
+    def _weights(self, rows: slice, heads: list[int]) -> Tensor:
+        weights = self.query[..., rows, :]
+        return weights if len(self.batch) < 2 else weights[..., heads, :, :]
+
+
+class Missed(NamedTuple):
+    """Attention that a recording has not: the path of the module, and what gave it away."""
+
+    name: str
+    reason: str
+
+
 class Calls(Sequence[Call]):
-    """Attention calls in the order in which they were made."""
+    """Attention calls in the order in which they were made, and what was missed."""
 
     def __init__(self, calls: Sequence[Call] = ()) -> None:
         self._calls = list(calls)
+        #: What looked like attention and was not recorded.
+        self.missed: list[Missed] = []
 
     @overload
     def __getitem__(self, index: int) -> Call: ...

@@ -17,7 +17,9 @@ from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
 from qkv.nn.heads import PerHead, ask
 from qkv.nn.torch_masks import both, from_torch
 from qkv.nn.weighed import attend_weighed
-from qkv.recording.written_out import WrittenOut
+from qkv.recording.flex import is_flex_attention
+from qkv.recording.flex import read as read_flex
+from qkv.recording.written_out import WrittenOut, square_softmax
 from qkv.similarity import ScaledDot, Similarity, SimilarityLike, as_similarity
 
 
@@ -31,16 +33,19 @@ class Asked(NamedTuple):
 
 
 class Catch(TorchFunctionMode):
-    """While active in a thread, tells `tell` of every attention that is asked for in it.
+    """While active in a thread, tells `tell` of every attention that is asked for in it, as a
+    question or, where that is not understood, by its weights, and `missed` of what got away.
 
     It is part of torch's function protocol, so nothing is patched; qkv's own questions take part in
     the same protocol. What is computed is left as it is, except that torch's own layers go without
     the fused shortcut of eval mode, which torch skips where functions are watched.
     """
 
-    def __init__(self, tell: Callable[[Asked], None]) -> None:
+    def __init__(
+        self, tell: Callable[[Asked | Tensor], None], missed: Callable[[str], None]
+    ) -> None:
         super().__init__()
-        self._tell = tell
+        self._tell, self._missed = tell, missed
         self._written_out = WrittenOut()
         self._layer: _TorchLayer | None = None
 
@@ -56,14 +61,32 @@ class Catch(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             return self._torch_layer(*args, **kwargs)
-        asked = _READERS[func](*args, **kwargs) if func in _READERS else None
+        if is_flex_attention(func):
+            asked: Asked | None = Asked(*read_flex(*args, **kwargs))
+        else:
+            asked = _READERS[func](*args, **kwargs) if func in _READERS else None
         if asked is None:
             asked = self._written(func, args, kwargs)
         result = func(*args, **kwargs)
         if asked is not None:
             self._tell(self._layer.completed(asked) if self._layer else asked)
+        else:
+            self._look(func, args, kwargs, result)
         self._written_out.follow(func, args, kwargs, result)
         return result
+
+    def _look(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """What is not understood: the weights themselves, or a word that something was missed."""
+        weights = self._written_out.weights(func, args, kwargs, result)
+        if weights is not None:
+            self._tell(weights)
+            return
+        moved = self._written_out.comes_from_a_product(func, args, kwargs)
+        square = square_softmax(func, args, kwargs)
+        if moved is not None:
+            self._missed(f"a softmax over {moved} in which queries are not told from keys")
+        elif square is not None:
+            self._missed(f"a softmax over {square} that is no product of tokens")
 
     def _written(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

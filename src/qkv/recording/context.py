@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from qkv.recording.call import Call, Calls, Pick
+from qkv.recording.call import Call, Calls, Missed, Pick, WeighedCall
 from qkv.recording.catch import Asked, Catch
+from qkv.similarity import Dot
 
 #: Layers by number, or by a pattern of their names, as in ``"encoder.*.self_attn"``.
 Layers: TypeAlias = Pick | str | Sequence[str]
@@ -36,10 +39,14 @@ def record(
     >>> calls[0].name, calls[0].weights().shape
     ('self_attn', torch.Size([2, 8, 11, 11]))
 
-    qkv's layers, torch's, ``scaled_dot_product_attention``, Hugging Face models under any of these
-    and attention that is written out as softmax(q kᵀ) are caught. The model computes what it always
-    does, by its fused kernels; kept are queries, keys and masks, and weights are computed when
-    they are asked for. A compiled model runs uncompiled meanwhile.
+    qkv's layers, torch's, ``scaled_dot_product_attention``, FlexAttention, Hugging Face models
+    under any of these and attention that is written out as softmax(q kᵀ) are caught. The model
+    computes what it always does, by its fused kernels; kept are queries, keys and masks, and
+    weights are computed when they are asked for. Of formulas that are not understood the weights
+    are kept. A compiled model runs uncompiled meanwhile.
+
+    What looks like attention and is not recorded is named in ``calls.missed`` and in a warning at
+    the end: a softmax over something square, and modules called Attention that asked for none.
 
     Args:
         model: the model; None records every call of attention in this thread, without names.
@@ -53,11 +60,23 @@ def record(
     with ExitStack() as undo:
         for name, module in model.named_modules() if model is not None else ():
             recording.watch(name, module, undo)
-        if "torch._dynamo" in sys.modules:  # else nothing was compiled, and it is slow to load
+        if _COMPILERS & sys.modules.keys():  # else nothing was compiled, and it is slow to load
             # Code that is already compiled shows none of its steps.
             undo.enter_context(torch.compiler.set_stance("force_eager"))
-        undo.enter_context(Catch(recording.note))
+        undo.enter_context(Catch(recording.note, recording.miss))
         yield recording.calls
+    if recording.calls.missed:
+        told = "; ".join(f"{name or 'a call'}: {why}" for name, why in recording.calls.missed[:5])
+        more = f"; and {len(recording.calls.missed) - 5} more" * (len(recording.calls.missed) > 5)
+        warnings.warn(
+            f"not all attention was recorded, see calls.missed: {told}{more}", stacklevel=3
+        )
+
+
+_COMPILERS = {"torch._dynamo", "torch.nn.attention.flex_attention"}
+
+#: Names of modules that compute attention, as people give them.
+_ATTENTION = re.compile(r"(Attention|Attn)(V?\d+)?$")
 
 
 class _Recording:
@@ -70,31 +89,52 @@ class _Recording:
         self._rows, self._layers, self._heads = rows, layers, heads
         self._watched = watched
         self._path: list[str] = []
+        self._heard = 0  # of attention so far, recorded or missed
         self._numbers: dict[str | int, int] = {}
         self._thread = threading.get_ident()
 
     def watch(self, name: str, module: nn.Module, undo: ExitStack) -> None:
         """Know when `module` is at work, until `undo`."""
 
+        looks_like_it = _ATTENTION.search(type(module).__name__) is not None
+        heard_before: list[int] = []
+
         def enter(*_: Any) -> None:
             if threading.get_ident() == self._thread:
                 self._path.append(name)
+                heard_before.append(self._heard)
 
-        def leave(*_: Any) -> None:
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
             if threading.get_ident() == self._thread:
+                nothing = heard_before.pop() == self._heard
+                if looks_like_it and nothing and output is not None:
+                    self.miss(f"{type(module).__name__} ran and asked for nothing that is known")
                 self._path.pop()
 
         undo.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
         undo.callback(module.register_forward_hook(leave, always_call=True).remove)
 
-    def note(self, asked: Asked) -> None:
+    def note(self, asked: Asked | Tensor) -> None:
         if self._watched and not self._path:
             return  # not by this model
+        self._heard += 1
         name = self._path[-1] if self._path else ""
         seen = len(self._numbers)
         layer = self._numbers.setdefault(name if self._watched else seen, seen)
-        if _chosen(self._layers, name, layer):
-            self.calls.append(Call(name, layer, *asked, rows=self._rows, heads=self._heads))
+        if not _chosen(self._layers, name, layer):
+            return
+        kind: type[Call] = Call
+        if isinstance(asked, Tensor):
+            kind, asked = WeighedCall, Asked(asked, asked, Dot(), None)
+        self.calls.append(kind(name, layer, *asked, rows=self._rows, heads=self._heads))
+
+    def miss(self, reason: str) -> None:
+        if self._watched and not self._path:
+            return
+        self._heard += 1
+        found = Missed(self._path[-1] if self._path else "", reason)
+        if found not in self.calls.missed:
+            self.calls.missed.append(found)
 
 
 def _check(layers: Layers | None) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from qkv.disk import replacing
 from qkv.extras import need
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
 MOST_WEIGHTS = 2**26
 
 _AXES = ("layers", "heads", "queries", "keys")
+
+
+@runtime_checkable
+class Recording(Protocol):
+    """Layers one after the other, as :func:`qkv.record` gives them."""
+
+    def stacked(self, entry: int = 0) -> Tensor: ...
+    def __iter__(self) -> Iterator[Any]: ...  # of what has a name
 
 
 @dataclass(frozen=True)
@@ -60,27 +70,47 @@ class View:
 
 
 def view(
-    weights: WeightsLike,
+    weights: WeightsLike | Recording,
     queries: Sequence[str],
     keys: Sequence[str] | None = None,
     *,
-    layers: Sequence[str] | None = None,
+    layers: Sequence[str | int] | None = None,
     heads: Sequence[str] | None = None,
+    entry: int | None = None,
     words: Sequence[int | None] | None = None,
     title: str | None = None,
 ) -> View:
-    """Weights (layers, heads, n, m), (heads, n, m) or (n, m) to look at, hover and search.
-
-    `keys` are the queries' tokens unless given. `words` has the number of the word each token
-    belongs to, and None for special tokens, as tokenizers give it; with it, subwords can be merged
-    and special tokens hidden.
+    """Weights (heads, n, m) or (n, m), of one layer or several, to look at, hover and search.
 
     >>> import torch, qkv
     >>> x = torch.randn(2, 5, 8)  # two heads
     >>> tokens = ["the", "dog", "wag", "##ged", "tail"]
     >>> qkv.view(qkv.weights(x, x), tokens, words=[0, 1, 2, 2, 3])
     View(shape=(1, 2, 5, 5))
+
+    Args:
+        weights: (n, m), (heads, n, m), or (layers, heads, n, m) with `layers`, or
+            (batch, heads, n, m) or (layers, batch, heads, n, m) with `entry`; or what
+            :func:`qkv.record` recorded.
+        queries: the tokens that ask.
+        keys: the tokens that are looked at; the queries' unless given.
+        layers: names of the layers, or their numbers.
+        heads: names of the heads.
+        entry: which entry of a batch to show; of a recording the first unless given.
+        words: the number of the word each token belongs to, and None for special tokens, as
+            tokenizers give it; with it, subwords can be merged and special tokens hidden.
+        title: shown above.
     """
+    if isinstance(weights, Recording):
+        layers = [call.name for call in weights] if layers is None else layers
+        weights = weights.stacked(0 if entry is None else entry)
+    elif entry is not None:
+        weights = _entry(weights, entry)
+    elif np.ndim(weights) == 4 and np.shape(weights)[0] > 1 and layers is None:
+        raise ValueError(
+            f"weights of shape {tuple(np.shape(weights))} may be of layers or of a batch: "
+            "give layers= their names, or entry= of the batch"
+        )
     count = math.prod(np.shape(weights))
     if count > MOST_WEIGHTS:
         raise ValueError(
@@ -103,13 +133,30 @@ def view(
     return View(data, found.shape)
 
 
+def _entry(weights: WeightsLike, entry: int) -> WeightsLike:
+    """One entry of a batch: of (batch, heads, n, m), or of (layers, batch, heads, n, m)."""
+    if isinstance(weights, Sequence) and isinstance(weights[0], Tensor):
+        weights = torch.stack([*weights])  # of each layer, as Hugging Face models give them
+    elif not isinstance(weights, Tensor):
+        weights = np.asarray(weights)
+    if weights.ndim not in (4, 5):
+        raise ValueError(
+            "entry is one of a batch, and weights must have shape (batch, heads, queries, keys) or "
+            f"(layers, batch, heads, queries, keys); got {tuple(weights.shape)}"
+        )
+    size = weights.shape[-4]
+    if not 0 <= entry < size:
+        raise ValueError(f"entry must be between 0 and {size - 1}; got {entry}")
+    return weights[..., entry, :, :, :]
+
+
 def _with_all_axes(weights: WeightsLike) -> npt.NDArray[np.float64]:
     """(layers, heads, n, m), the first two of size 1 where they are missing."""
     missing = min(2, max(0, 4 - np.ndim(weights)))
     return np.expand_dims(as_weights(weights, *_AXES[missing:]), tuple(range(missing)))
 
 
-def _names(names: Sequence[str] | None, count: int, name: str) -> list[str]:
+def _names(names: Sequence[str | int] | None, count: int, name: str) -> list[str]:
     found = list(map(str, range(count) if names is None else names))
     if len(found) != count:
         raise ValueError(f"{name} must have {count} names, as weights has; got {len(found)}")

@@ -1,0 +1,151 @@
+"""Several sequences packed into one, which do not look at each other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from qkv.looking import may_look
+from qkv.mask.base import Mask, Runs, Tile
+
+
+class Documents(Mask):
+    """Keys of the query's own document, where several stand one after the other.
+
+    >>> import torch, qkv
+    >>> words = torch.randn(10, 8)  # three sentences, of 5, 2 and 3 words
+    >>> packed = qkv.attend(words, words, words, mask=qkv.mask.Documents([5, 2, 3]))
+    >>> alone = qkv.attend(words[5:7], words[5:7], words[5:7])
+    >>> torch.allclose(packed[5:7], alone, atol=1e-6)
+    True
+
+    Work and memory are those of the documents, one by one. ``Documents(…) & Causal()`` looks back
+    within each.
+
+    Args:
+        lengths: how long each document is, one after the other; together they are all tokens.
+    """
+
+    def __init__(self, lengths: Sequence[int] | npt.NDArray[np.integer] | Tensor) -> None:
+        counts = torch.as_tensor(lengths)
+        if counts.dtype == torch.bool or counts.is_floating_point():
+            raise TypeError(f"lengths must be whole numbers; got {counts.dtype}")
+        if counts.ndim != 1 or (may_look(counts) and bool((counts < 0).any())):
+            raise ValueError(
+                f"lengths must be a list of lengths, none below 0; got {counts.tolist()}"
+            )
+        counts = counts.long()
+        stops = counts.cumsum(0)
+        numbers = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        self._set(numbers, Runs((stops - counts)[numbers], stops[numbers]))
+
+    @classmethod
+    def from_ids(cls, ids: Sequence[int] | npt.NDArray[np.integer] | Tensor) -> Documents:
+        """From the number of each token's document, (n,) or, for a batch, (batch, n).
+
+        Below 0 it is padding, which sees nothing and is not seen.
+        """
+        numbers = torch.as_tensor(ids)
+        if numbers.dtype == torch.bool or numbers.is_floating_point():
+            raise TypeError(f"ids must be whole numbers; got {numbers.dtype}")
+        made = cls.__new__(cls)
+        made._set(numbers, _runs_of(numbers) if may_look(numbers) else None)
+        return made
+
+    @classmethod
+    def from_offsets(cls, offsets: Sequence[int] | npt.NDArray[np.integer] | Tensor) -> Documents:
+        """From where documents start, and the end: 0, 5, 7, 10, as `cu_seqlens` has it."""
+        return cls(torch.as_tensor(offsets).diff())
+
+    def _set(self, ids: Tensor, runs: Runs | None) -> None:
+        self.ids, self._runs = ids, runs
+        self._share = 1.0
+        if runs is not None and may_look(ids) and ids.shape[-1]:
+            self._share = runs.share(ids.shape[-1])
+
+    def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
+        *lead, tokens = self.ids.shape
+        if not n == m == tokens:
+            raise ValueError(
+                f"mask Documents numbers {tokens} tokens, which must be all queries and all keys; "
+                f"got {n} queries and {m} keys"
+            )
+        fits = len(lead) <= len(batch) and all(
+            size in (1, wanted) for size, wanted in zip(lead, batch, strict=False)
+        )
+        if not fits:
+            raise ValueError(
+                f"mask Documents must match the first leading axes {batch}; got shape {tuple(lead)}"
+            )
+
+    def allowed(self, tile: Tile) -> Tensor:
+        ids = self._for_batch(self.ids, tile)
+        own = ids[..., tile.start : tile.stop].unsqueeze(-1)
+        return (own == ids.unsqueeze(-2)) & (own >= 0)
+
+    def runs(self, tile: Tile) -> Runs | None:
+        if self._runs is None:
+            return None
+        start, stop = (
+            self._for_batch(x, tile)[..., tile.start : tile.stop] for x in self._runs[:2]
+        )
+        if self.ids.ndim > 1:
+            shape = (*tile.batch, tile.stop - tile.start)
+            start, stop = start.expand(shape), stop.expand(shape)
+        return Runs(start, stop)
+
+    def visible_keys(self, tile: Tile) -> Tensor:
+        return self._for_batch(self.ids, tile).unsqueeze(-2) >= 0
+
+    def _for_batch(self, x: Tensor, tile: Tile) -> Tensor:
+        """(…, n) with the axes of the batch that it lacks; none where all entries are alike."""
+        if x.ndim > 1:
+            missing = len(tile.batch) + 1 - x.ndim
+            x = x.reshape(*x.shape[:-1], *([1] * missing), x.shape[-1])
+        return x.to(tile.device)
+
+    def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
+        if axis >= self.ids.ndim - 1 or self.ids.shape[axis] == 1:
+            return self
+        made = Documents.__new__(Documents)
+        runs = None
+        if self._runs is not None:
+            first, last = (x.narrow(axis, start, stop - start) for x in self._runs[:2])
+            runs = Runs(first, last)
+        made._set(self.ids.narrow(axis, start, stop - start), runs)
+        return made
+
+    def tensors(self) -> list[Tensor]:
+        return [self.ids]
+
+    def share(self, n: int, m: int) -> float:
+        return self._share
+
+    def signature(self) -> Hashable:
+        # Estimates depend on how much is kept, within a factor.
+        size = round(np.log2(max(self._share, 1e-9)))
+        return Documents, self.ids.shape, self.ids.device, self._runs is None, size
+
+    def __repr__(self) -> str:
+        return f"Documents({self._share:.2%} of {tuple(self.ids.shape)})"
+
+
+def _runs_of(ids: Tensor) -> Runs | None:
+    """One run for each token; None where a document is torn apart."""
+    n = ids.shape[-1]
+    places = torch.arange(n, device=ids.device).expand(ids.shape)
+    first = torch.ones_like(ids, dtype=torch.bool)
+    first[..., 1:] = ids[..., 1:] != ids[..., :-1]
+    # Padding may stand anywhere; a document may begin only once.
+    begun = torch.where(first & (ids >= 0), ids, -1).sort(-1).values
+    if bool(((begun[..., 1:] == begun[..., :-1]) & (begun[..., 1:] >= 0)).any()):
+        return None
+    start = torch.where(first, places, 0).cummax(-1).values
+    last = torch.ones_like(first)
+    last[..., :-1] = first[..., 1:]
+    stop = n - torch.where(last, n - 1 - places, 0).flip(-1).cummax(-1).values.flip(-1)
+    return Runs(start, torch.where(ids >= 0, stop, start))
