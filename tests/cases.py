@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv import mask
+from qkv import bias, mask
 
 # A prime of its own for every dimension, so that swapped axes cannot pass.
 BATCH, N, M, D, D_K, D_V, HIDDEN = 2, 5, 7, 3, 11, 13, 17
@@ -29,6 +30,8 @@ class Case:
     #: Distances between queries and keys are kept below about one, where kernels are not 0.
     near: bool = False
     learned: bool = False
+    #: Similarities made of others meet some of the masks only: they are the same behind them.
+    few_masks: bool = False
 
     def build(self, dtype: torch.dtype = torch.float64) -> Any:
         torch.manual_seed(1)
@@ -81,6 +84,56 @@ def _positive(positive: Any) -> Any:
     return positive.fixed if positive.log is None else positive.log.detach().double().exp().tolist()
 
 
+def _weighted_sum(similarity: Any) -> oracle.Score:
+    additive = _additive(similarity.base.right)
+    return lambda q, k: 2.0 * math.tanh((0.7 * oracle.dot(q, k) + additive(q, k)) / 2.0)
+
+
+def _mixture(similarity: Any) -> oracle.Score:
+    width = _positive(similarity.right.base.bandwidth)
+    near, far = oracle.kernel("gaussian", 0.4), oracle.kernel("triangular", width)
+    return lambda q, k: math.log(0.3 * math.exp(near(q, k)) + 0.8 * math.exp(far(q, k)))
+
+
+ALGEBRA = [
+    Case(
+        "sum-of-dots",
+        lambda: qkv.ScaledDot() + 0.5 * qkv.Cosine(0.3),
+        lambda s: lambda q, k: oracle.scaled_dot(q, k) + 0.5 * oracle.cosine(q, k, 0.3),
+    ),
+    Case(
+        "soft-capped-sum",
+        lambda: (0.7 * qkv.Dot() + qkv.Additive(D, D, HIDDEN)).soft_cap(2.0),
+        _weighted_sum,
+        learned=True,
+    ),
+    Case(
+        "product-of-kernels",
+        lambda: qkv.Laplacian(0.9) * qkv.Triangular(1.1),
+        lambda s: (
+            lambda q, k: (
+                oracle.kernel("laplacian", 0.9)(q, k) + oracle.kernel("triangular", 1.1)(q, k)
+            )
+        ),
+        near=True,
+        few_masks=True,
+    ),
+    Case(
+        "mixture-of-kernels",
+        lambda: 0.3 * qkv.Gaussian(0.4) + 0.8 * qkv.Triangular(0.9, learnable=True),
+        _mixture,
+        near=True,
+        learned=True,
+    ),
+    Case(
+        "temperature-learned",
+        lambda: qkv.Dot().with_temperature(1.7, learnable=True),
+        lambda s: lambda q, k: oracle.dot(q, k) / _positive(s.temperature),
+        learned=True,
+        few_masks=True,
+    ),
+]
+
 SIMILARITIES = [
     Case("dot", qkv.Dot, lambda s: oracle.dot),
     Case("scaled_dot", qkv.ScaledDot, lambda s: oracle.scaled_dot),
@@ -131,6 +184,7 @@ SIMILARITIES = [
         lambda: _city_block,
         lambda s: lambda q, k: -sum(abs(a - b) for a, b in zip(q, k, strict=True)),
     ),
+    *ALGEBRA,
 ]
 
 
@@ -173,6 +227,24 @@ def _floating(n: int, m: int) -> Tensor:
     i, j = torch.arange(n).unsqueeze(-1), torch.arange(m)
     bias = torch.sin(i * 1.7 + j * 0.9).double()
     return bias.masked_fill((i + j) % 3 == 0, -torch.inf)
+
+
+def _by_position(n: int, m: int, made: Any) -> Any:
+    """A mask or bias that remembers where queries stand, for the oracle."""
+    made.ahead = m - n
+    return made
+
+
+def _slope(made: Any) -> Callable[[int, int], float]:
+    return lambda i, j: -0.3 * abs(j - i - made.ahead)
+
+
+def _wave(i: Any, j: Any) -> Any:
+    return torch.sin(i * 1.7 + j * 0.9 + (i - 2 * j) * 0.1)
+
+
+def _waves(made: Any) -> Callable[[int, int], float]:
+    return lambda i, j: math.sin((i + made.ahead) * 1.8 + j * 0.7)
 
 
 def _at(i: int, n: int, m: int) -> int:
@@ -232,6 +304,29 @@ MASKS = [
         "boolean-per-batch",
         lambda n, m: torch.stack([_boolean(n, m), torch.zeros(n, m, dtype=torch.bool)]),
         lambda b, i, j, n, m: b == 0 and (i * 5 + j * 3) % 4 != 0 and i != 1,
+    ),
+    MaskCase(
+        "alibi",
+        lambda n, m: _by_position(n, m, bias.Alibi(torch.tensor(0.3, dtype=torch.float64))),
+        bias=_slope,
+    ),
+    MaskCase(
+        "alibi-causal",
+        lambda n, m: _by_position(
+            n, m, mask.Causal() & bias.Alibi(torch.tensor(0.3, dtype=torch.float64))
+        ),
+        lambda b, i, j, n, m: j <= _at(i, n, m),
+        bias=_slope,
+    ),
+    MaskCase(
+        "function-lengths",
+        lambda n, m: _by_position(
+            n,
+            m,
+            bias.FromFunction(lambda i, j: _wave(i.double(), j.double())) & mask.Lengths(LENGTHS),
+        ),
+        lambda b, i, j, n, m: j < LENGTHS[b],
+        bias=_waves,
     ),
     MaskCase("floating", _floating, bias=lambda made: lambda i, j: made[i][j].item()),
     MaskCase(

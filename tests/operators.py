@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from cases import LINES, MASKS, SIMILARITIES, Case, MaskCase
 
-DOT_PRODUCTS = {"dot", "scaled_dot", "cosine", "bilinear"}
+DOT_PRODUCTS = {
+    "dot",
+    "scaled_dot",
+    "cosine",
+    "bilinear",
+    "sum-of-dots",
+    "temperature-learned",
+}
 DISTANCES = {"euclidean", "gaussian", "gaussian-per-dimension", "gaussian-learned"}
 
 
@@ -21,6 +28,9 @@ def _banded(case: Case, mask: MaskCase) -> bool:
     runs = {"causal", "window", "blocks", "dilated", "causal-lengths", "dilated-causal-lengths"}
     return case.name in DOT_PRODUCTS and mask.name in runs
 
+
+#: Those of each kind, for cases that need not meet all.
+FEW_MASKS = {"none", "causal", "lengths", "top-causal", "boolean", "floating-causal"}
 
 KERNELS = {
     "gaussian",
@@ -41,6 +51,11 @@ def _fused(case: Case, mask: MaskCase) -> bool:
     return kind in {"additive", "gated", "euclidean", *KERNELS}
 
 
+def _lookup(case: Case, mask: MaskCase) -> bool:
+    """One table of keys serves all queries."""
+    return case.name == "equal" and mask.name in {"none", "lengths", "boolean-per-key"}
+
+
 SERVES: dict[str, Callable[[Case, MaskCase], bool]] = {
     "dense": lambda case, mask: True,
     "streamed": lambda case, mask: True,
@@ -48,6 +63,7 @@ SERVES: dict[str, Callable[[Case, MaskCase], bool]] = {
     "banded": _banded,
     "fused": _fused,
     "topk": lambda case, mask: mask.top is not None,
+    "lookup": _lookup,
     "sorted": lambda case, mask: case in LINES and mask.name == "none",
 }
 
@@ -61,6 +77,8 @@ def combinations(masks: list[MaskCase] = MASKS) -> Iterator[object]:
     for operator, serves in SERVES.items():
         for case in cases(operator):
             for mask in masks:
+                if case.few_masks and mask.name not in FEW_MASKS:
+                    continue
                 if serves(case, mask):
                     name = f"{operator}-{case.name}-{mask.name}"
                     yield pytest.param(operator, case, mask, id=name)

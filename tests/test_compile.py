@@ -26,6 +26,7 @@ COMPILED = [
     ("fused", qkv.Gaussian(0.7, learnable=True), torch.randn(23, 23)),
     ("banded", None, qkv.mask.Window(3, 2)),
     ("banded", None, qkv.mask.Dilated(2, 3)),
+    ("lookup", "equal", qkv.mask.Lengths([3, 20])),
     ("topk", "laplacian", qkv.mask.TopK(3) & qkv.mask.Causal()),
     (None, lambda query, key: query @ key.mT, qkv.mask.Blocks(4)),
 ]

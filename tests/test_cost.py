@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import qkv
-from qkv import cost, plan, problem
+from qkv import cost, problem
 from qkv.benchmarks.crossover import Trial, fit
 from qkv.cost import LINES, Line, Work
 from qkv.problem import pose
@@ -49,7 +49,7 @@ def test_fewer_threads_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
 def costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "costs.json"
     monkeypatch.setenv("QKV_COSTS", str(path))
-    monkeypatch.setattr(plan, "_ORDERS", {})
+    monkeypatch.setattr(problem, "_CHECKED", {})
     cost._lines.cache_clear()
     yield path
     cost._lines.cache_clear()
@@ -114,17 +114,17 @@ def test_a_fit_finds_the_line_that_made_the_times() -> None:
 
 def test_what_was_checked_once_is_known_by_its_signature() -> None:
     first, again = _posed(7, 11), _posed(7, 11)
-    assert first.signature == again.signature
-    assert first.signature in problem._CHECKED
+    assert first.checked is not None
+    assert first.checked is again.checked
     for other in (_posed(7, 12), _posed(7, 11, grad=True), _posed(7, 11, d=9)):
-        assert other.signature != first.signature
+        assert other.checked is not first.checked
 
 
 def test_a_signature_knows_what_a_parameter_wants() -> None:
     similarity, query = qkv.Bilinear(8, 8), torch.randn(5, 8)
-    before = pose(query, query, query, similarity, None).signature
+    before = pose(query, query, query, similarity, None).checked
     similarity.weight.requires_grad_(False)
-    assert pose(query, query, query, similarity, None).signature != before
+    assert pose(query, query, query, similarity, None).checked is not before
     similarity.double()
     with pytest.raises(RuntimeError, match="dtype"):
         qkv.attend(query, query, query, similarity=similarity)
@@ -132,12 +132,10 @@ def test_a_signature_knows_what_a_parameter_wants() -> None:
 
 def test_signatures_are_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(problem, "MOST_CHECKED", 4)
-    monkeypatch.setattr(plan, "MOST_ORDERS", 4)
     for n in range(1, 12):
         query = torch.randn(n, 8)
         qkv.attend(query, query, query)
         assert len(problem._CHECKED) <= 4
-        assert len(plan._ORDERS) <= 4
 
 
 def test_a_class_of_someone_elses_is_checked_every_time() -> None:

@@ -101,15 +101,15 @@ def test_keys_are_cut_into_pieces_for_the_way_back() -> None:
     for count in THREADS:
         torch.set_num_threads(count)
         assert Launch(call).threads == count
-        assert Launch(call).pieces()[1] > 1
+        assert Launch(call).pieces[1] > 1
     torch.set_num_threads(1)
-    assert Launch(call).pieces()[1] == 1
+    assert Launch(call).pieces[1] == 1
 
 
 def test_one_query_and_many_keys_are_shared_out_by_keys() -> None:
     tensors = _tensors(batch=(), n=3, m=10_007)
     call = Call(*tensors, torch.ones(5, dtype=torch.float64), *(None,) * 5, "laplacian", 0.0)
-    assert Launch(call).forward_pieces()[1] > 1
+    assert Launch(call).forward_pieces[1] > 1
     found = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)

@@ -40,7 +40,9 @@ def _sized(n: int, m: int, d: int = 8, d_v: int = 8) -> list[torch.Tensor]:
         (qkv.Gated(8, 8), qkv.mask.Dilated(3, 4), 0.0, 1024, "fused"),
         (qkv.Gated(8, 8), qkv.mask.Causal() | qkv.mask.Blocks(9), 0.0, 4096, "streamed"),
         ("equal", None, 0.0, 16, "dense"),
-        ("equal", None, 0.0, 4096, "streamed"),
+        ("equal", None, 0.0, 4096, "lookup"),
+        ("equal", qkv.mask.Lengths(4000), 0.0, 4096, "lookup"),
+        ("equal", qkv.mask.Causal(), 0.0, 4096, "streamed"),
     ],
 )
 def test_choice(similarity: object, mask: object, dropout: float, size: int, operator: str) -> None:
@@ -79,6 +81,7 @@ def test_prints_like_a_database() -> None:
         "   memory  83.9 MB beside the arguments and the answer (all scores at once: 4.4 GB)\n"
         "   passed over\n"
         "     topk    the mask is not the best k keys of each query\n"
+        "     lookup  FromCallable is more than equality\n"
         "     sorted  FromCallable is no kernel that sorted keys know\n"
         "     banded  all queries may see the same keys\n"
         "     sdpa    FromCallable is not a dot product\n"

@@ -219,7 +219,8 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"operator": "flash"},
         ValueError,
-        "operator must be one of topk, sorted, banded, sdpa, fused, dense, streamed; got 'flash'",
+        "operator must be one of topk, lookup, sorted, banded, sdpa, fused, dense, streamed; "
+        "got 'flash'",
     ),
     (
         {"operator": "sdpa", "similarity": "laplacian"},

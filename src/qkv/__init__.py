@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from qkv import bias as bias
     from qkv import mask as mask
     from qkv import nn as nn
     from qkv import plot as plot
@@ -74,7 +75,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ["mask", "nn", "plot", "summary", "translate", "words"]
+_MODULES = ["bias", "mask", "nn", "plot", "summary", "translate", "words"]
 
 __all__ = [*_MODULES, *_HOME_OF]
 

@@ -26,7 +26,9 @@ FINE = STEP / 16  # the same for one coordinate whose curve is rough
 LEVELS = (3, 3, 2, 1, 1)  # valleys that are looked at more finely, halving the step each time
 MORE = (8, 8, 6, 4, 2, 1)  # the same where the curve is rough
 FEWER = (2, 1, 1)  # the same where there are several coordinates
-GRID, STARTS = 64, 3  # places of a thorough search's grid, and how many of them are begun from
+FINER = (3, 3, 2, 2, 1, 1)  # the same where these are rough
+MOST_GRID, STARTS = 256, 5  # places of a grid, and how many of them are begun from
+GRID_EXAMPLES = 40_000  # places times examples that a grid may have
 ROUNDS = 5  # times that every coordinate is searched on its own
 NOTHING = 1e-4  # a difference of scores that is none: a hundredth of a percent of the error
 MOST_BEYOND = 40  # steps beyond an end of a grid
@@ -47,6 +49,7 @@ class Axis(NamedTuple):
     step: float
     endless: bool = False  # whether to go on beyond an end where that does best
     levels: tuple[int, ...] = LEVELS
+    places: tuple[float, ...] = ()  # to be looked at, whatever lies on the grid
 
     def near(self, place: float) -> Axis:
         """The same, a step to either side."""
@@ -83,7 +86,7 @@ def span(points: Array, copies: Array, columns: int, compact: bool) -> Axis:
     low = min(spacing, unit * m ** (-1 / (columns + 4)) / 10)
     ends = math.log(low), math.log(3 * extent), math.log(unit)
     if columns > 1:
-        return Axis(*ends, STEP, True, FEWER)
+        return Axis(*ends, STEP, True, FINER if compact and m <= VERY_FEW else FEWER)
     if compact and m <= FEW:
         return Axis(*ends, FINE, True, MORE)
     return Axis(*ends, STEP, True)
@@ -106,11 +109,11 @@ def log_error(error: float, variance: float) -> float:
     return round(math.log(error / variance + 1e-30), 10) if math.isfinite(error) else math.inf
 
 
-def search(score: Score, axes: Sequence[Axis], together: int, thorough: bool = False) -> Best:
+def search(score: Score, axes: Sequence[Axis], together: int, grid: int = 0) -> Best:
     """The point of least score; the first `together` coordinates are moved as one to begin with.
 
-    A `thorough` search starts from the best places of a coarse grid too: with few examples there
-    are valleys that no line from one another leads to.
+    With a `grid` of so many places, the search starts from the best of them too: with few examples
+    there are valleys that no line from one another leads to.
     """
     point = np.array([axis.start for axis in axes])
     if not axes:
@@ -118,14 +121,19 @@ def search(score: Score, axes: Sequence[Axis], together: int, thorough: bool = F
     lowest, curves = math.inf, dict[int, _Curve]()
     if together:
         unit = max(axes[:together], key=lambda axis: axis.high - axis.low)
-        from_start = unit._replace(low=unit.low - unit.start, high=unit.high - unit.start, start=0)
+        from_start = unit._replace(
+            low=unit.low - unit.start,
+            high=unit.high - unit.start,
+            start=0,
+            places=tuple(place - unit.start for place in unit.places),
+        )
         moved = np.where(np.arange(len(axes)) < together, 1.0, 0.0)
         curve = _Curve(lambda shift: score(point + shift * moved))
         shift, lowest = curve.least(from_start)
         point, curves[0] = point + shift * moved, curve
     if len(axes) > 1 or not together:
         point, lowest, curves = _one_by_one(score, axes, point, lowest, look_around=2)
-        for start in _grid(score, axes) if thorough else []:
+        for start in _grid(score, axes, grid):
             other, error, _ = _one_by_one(score, axes, start, score(start), look_around=0)
             if error < lowest - NOTHING:
                 point, lowest, curves = _one_by_one(score, axes, other, error, look_around=1)
@@ -138,10 +146,15 @@ def search(score: Score, axes: Sequence[Axis], together: int, thorough: bool = F
     )
 
 
-def _grid(score: Score, axes: Sequence[Axis]) -> list[Array]:
-    """The best places of a coarse grid over all coordinates."""
+def affordable_grid(examples: float) -> int:
+    """How many places a grid may have where there are so many examples; 0 where there are many."""
+    return min(MOST_GRID, int(GRID_EXAMPLES // max(examples, 1))) if examples <= VERY_FEW else 0
+
+
+def _grid(score: Score, axes: Sequence[Axis], most: int) -> list[Array]:
+    """The best places of a grid over all coordinates."""
     free = sum(axis.high > axis.low for axis in axes)
-    each = min(6, int(GRID ** (1 / max(1, free)) + 1e-9))
+    each = int(most ** (1 / max(1, free)) + 1e-9)
     if each < 2:
         return []
     lines = [np.linspace(axis.low, axis.high, each if axis.high > axis.low else 1) for axis in axes]
@@ -217,6 +230,8 @@ class _Curve:
         """The best place and its score."""
         steps = max(1, math.ceil((axis.high - axis.low) / axis.step))
         for place in np.linspace(axis.low, axis.high, steps + 1):
+            self.look(place)
+        for place in axis.places:
             self.look(place)
         if axis.endless:
             self._go_on(-axis.step)

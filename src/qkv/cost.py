@@ -86,6 +86,8 @@ LINES: dict[str, Line] = {
     "tile/any/both ways": Line(300e-6),
     "topk/any/forward": Line(150e-6, 2e-9, 1e-9, 12e-9, 0.02e-9),
     "topk/any/both ways": Line(500e-6, 6e-9, 2e-9, 12e-9, 0.02e-9),
+    "lookup/any/forward": Line(270e-6, 0, 10e-9),
+    "lookup/any/both ways": Line(600e-6, 0, 20e-9),
     "sorted/any/forward": Line(150e-6, 0, 30e-9),
 }
 

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qkv.jit.kernels import UnavailableError, warn_once
 from qkv.memory import readable
-from qkv.operators import banded, dense, fused, sdpa, sorted, streamed, topk
+from qkv.operators import banded, dense, fused, lookup, sdpa, sorted, streamed, topk
 from qkv.operators.base import Offer, Operator, Result
 from qkv.problem import Problem
 
 #: Every operator; of two that take equally long the first is preferred.
 OPERATORS: dict[str, Operator] = {
-    "topk": Operator(topk.offer, topk.estimate),
-    "sorted": Operator(sorted.offer, sorted.estimate),
-    "banded": Operator(banded.offer, banded.estimate),
-    "sdpa": Operator(sdpa.offer, sdpa.estimate),
-    "fused": Operator(fused.offer, fused.estimate),
-    "dense": Operator(dense.offer, dense.estimate),
-    "streamed": Operator(streamed.offer, streamed.estimate),
+    "topk": Operator(topk.refusal, topk.offer, topk.estimate),
+    "lookup": Operator(lookup.refusal, lookup.offer, lookup.estimate),
+    "sorted": Operator(sorted.refusal, sorted.offer, sorted.estimate),
+    "banded": Operator(banded.refusal, banded.offer, banded.estimate),
+    "sdpa": Operator(sdpa.refusal, sdpa.offer, sdpa.estimate),
+    "fused": Operator(fused.refusal, fused.offer, fused.estimate),
+    "dense": Operator(dense.refusal, dense.offer, dense.estimate),
+    "streamed": Operator(streamed.refusal, streamed.offer, streamed.estimate),
 }
-
-#: The operators worth asking, the quickest first, for each signature.
-_ORDERS: dict[Hashable, tuple[str, ...]] = {}
-#: Beyond so many they are forgotten and estimated again.
-MOST_ORDERS = 1024
 
 
 @dataclass(frozen=True)
@@ -83,22 +79,23 @@ def answer(problem: Problem, operator: str | None = None) -> Result:
 
 
 def _order(problem: Problem) -> tuple[str, ...]:
-    """The operators worth asking, the quickest first; whether they can serve, they say."""
-    known = None if problem.signature is None else _ORDERS.get(problem.signature)
-    if known is not None:
-        return known
-    estimates = _estimates(problem)
-    seconds = {name: time for name, time in estimates.items() if not isinstance(time, str)}
-    found = tuple(builtins.sorted(seconds, key=seconds.__getitem__))
-    if problem.signature is not None:
-        if len(_ORDERS) >= MOST_ORDERS:
-            _ORDERS.clear()
-        _ORDERS[problem.signature] = found
-    return found
+    """The operators worth asking, the quickest first; whether they can serve, they say.
 
-
-def _estimates(problem: Problem) -> dict[str, float | str]:
-    return {name: operator.estimate(problem) for name, operator in OPERATORS.items()}
+    It is the same for all problems of a signature, so it is found once for each.
+    """
+    checked = problem.checked
+    if checked is not None and checked.order is not None:
+        return checked.order
+    seconds: dict[str, float] = {}
+    for name, operator in OPERATORS.items():
+        if operator.refusal(problem) is None:
+            estimate = operator.estimate(problem)
+            if not isinstance(estimate, str):
+                seconds[name] = estimate
+    order = tuple(builtins.sorted(seconds, key=seconds.__getitem__))
+    if checked is not None:
+        checked.order = order
+    return order
 
 
 def explain(problem: Problem) -> Plan:
@@ -106,11 +103,13 @@ def explain(problem: Problem) -> Plan:
     able: dict[str, Offer] = {}
     seconds: dict[str, float] = {}
     rejected: dict[str, str] = {}
-    for name, estimate in _estimates(problem).items():
-        offer = OPERATORS[name].offer(problem)
+    for name, operator in OPERATORS.items():
+        offer = operator.ask(problem)
         if isinstance(offer, str):
             rejected[name] = offer
-        elif isinstance(estimate, str):
+            continue
+        estimate = operator.estimate(problem)
+        if isinstance(estimate, str):
             rejected[name] = estimate
         else:
             able[name], seconds[name] = offer, estimate
@@ -135,7 +134,7 @@ def explain(problem: Problem) -> Plan:
 def _forced(problem: Problem, operator: str) -> Offer:
     if operator not in OPERATORS:
         raise ValueError(f"operator must be one of {', '.join(OPERATORS)}; got {operator!r}")
-    offer = OPERATORS[operator].offer(problem)
+    offer = OPERATORS[operator].ask(problem)
     if not isinstance(offer, str):
         return offer
     able = explain(problem)
@@ -153,10 +152,12 @@ def _summary(problem: Problem) -> str:
         f"d_q {problem.query.shape[-1]}, d_k {problem.key.shape[-1]}, "
         f"d_v {problem.value.shape[-1]}",
         str(problem.query.dtype).removeprefix("torch."),
-        type(problem.similarity).__name__,
+        problem.similarity.describe(),
     ]
     if problem.mask is not None:
         parts.append(f"mask {problem.mask!r}")
+    if problem.position_bias is not None:
+        parts.append(f"bias {problem.position_bias!r}")
     if problem.dropout is not None:
         parts.append(f"dropout {problem.dropout.rate}")
     return ", ".join(parts)

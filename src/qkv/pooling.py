@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv import plan
+from qkv.bias import BiasLike
 from qkv.looking import is_finite, may_look
 from qkv.mask import MaskLike
 from qkv.memory import budget, readable
 from qkv.operators.base import Result
 from qkv.operators.dense import weigh
 from qkv.partial import Partial
-from qkv.problem import Array, Problem, as_tensors, pose
+from qkv.problem import Array, Problem, as_tensors, pose, with_bias
 from qkv.quarantine import quarantine
 from qkv.similarity import SimilarityLike
 
@@ -30,6 +31,7 @@ def attend(
     *,
     similarity: SimilarityLike = None,
     mask: MaskLike | None = None,
+    bias: BiasLike | None = None,
     dropout: float = 0.0,
     operator: str | None = None,
 ) -> ArrayT:
@@ -65,10 +67,12 @@ def attend(
             (query, key) -> scores whose score of a pair depends on that pair alone.
             None is :class:`qkv.ScaledDot`.
         mask: who may look at whom, see :mod:`qkv.mask`. True means may attend.
+        bias: what is added to the scores by position, see :mod:`qkv.bias`: an object or a function
+            (query position, key position) -> added scores.
         dropout: the share of weights dropped at random; the kept ones are scaled up. Which ones
             depends on torch's random seed alone, not on the operator.
-        operator: force one by name: "topk", "sorted", "banded", "sdpa", "fused", "dense" or
-            "streamed". One that cannot serve says why.
+        operator: force one by name: "topk", "lookup", "sorted", "banded", "sdpa", "fused", "dense"
+            or "streamed". One that cannot serve says why.
 
     Returns:
         (…, n, d_v). A query that may attend to nothing gets 0.
@@ -77,6 +81,7 @@ def attend(
         q, k, v, numpy = query, key, value, False
     else:
         (q, k, v), numpy = as_tensors(query=query, key=key, value=value)
+    mask = with_bias(mask, bias)
     if has_torch_function_variadic(q, k, v):
         # Someone watches or replaces torch's functions, as `qkv.record` does, and this is one.
         options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
@@ -111,15 +116,17 @@ def attend_partial(
     *,
     similarity: SimilarityLike = None,
     mask: MaskLike | None = None,
+    bias: BiasLike | None = None,
     operator: str | None = None,
 ) -> Partial:
     """What *these* keys say, to be merged with what others say; see :class:`qkv.Partial`.
 
-    Masks by position (:class:`~qkv.mask.Causal`, :class:`~qkv.mask.Window`, …) count the keys
-    given here, not those of the whole.
+    Masks by position (:class:`~qkv.mask.Causal`, :class:`~qkv.mask.Window`, …) and biases count
+    the keys given here, not those of the whole; ``bias=lambda i, j: alibi(i + ahead, j)`` moves on.
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
-    answer, log_total = _answer(pose(q, k, v, similarity, mask, wants_total=True), operator)
+    problem = pose(q, k, v, similarity, with_bias(mask, bias), wants_total=True)
+    answer, log_total = _answer(problem, operator)
     assert log_total is not None, "every operator gives the total where it is asked for"
     return Partial(answer, log_total)
 
@@ -130,12 +137,13 @@ def weights(
     *,
     similarity: SimilarityLike = None,
     mask: MaskLike | None = None,
+    bias: BiasLike | None = None,
     rows: slice | None = None,
 ) -> ArrayT:
     """The weights α(q, kᵢ) themselves, (…, n, m): ≥ 0, each row summing to 1 or all 0 (Eq. 2).
 
     `rows` gives those of some queries only, where all would not fit into memory; positions in
-    `mask` stay those of the whole.
+    `mask` and `bias` stay those of the whole.
 
     >>> import numpy as np, qkv
     >>> keys = np.array([[3.0], [3.4], [3.6], [4.0]])
@@ -143,7 +151,7 @@ def weights(
     array([[0.25, 0.25, 0.25, 0.25]])
     """
     (q, k), numpy = as_tensors(query=query, key=key)
-    quarantined = quarantine(pose(q, k, k, similarity, mask))
+    quarantined = quarantine(pose(q, k, k, similarity, with_bias(mask, bias)))
     problem = quarantined.problem
     start, stop, step = (rows or slice(None)).indices(problem.n)
     if step != 1:
@@ -159,10 +167,10 @@ def weights(
         )
     prepared_query, prepared_key = problem.similarity.prepare(problem.query, problem.key)
     log_scores = problem.similarity.log_score(prepared_query[..., start:stop, :], prepared_key)
-    bias = problem.bias
-    if bias is not None and bias.shape[-2] != 1:
-        bias = bias[..., start:stop, :]
-    found, _ = weigh(problem, log_scores, bias, start)
+    added = problem.bias
+    if added is not None and added.shape[-2] != 1:
+        added = added[..., start:stop, :]
+    found, _ = weigh(problem, log_scores, added, start)
     if quarantined.tainted is not None:
         tainted = quarantined.tainted[..., start:stop]
         found = quarantined._replace(tainted=tainted).mark(found)
@@ -177,6 +185,7 @@ def explain(
     *,
     similarity: SimilarityLike = None,
     mask: MaskLike | None = None,
+    bias: BiasLike | None = None,
     dropout: float = 0.0,
 ) -> plan.Plan:
     """How :func:`attend` would answer, why so, and what it would cost; nothing is computed.
@@ -187,4 +196,5 @@ def explain(
     topk
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
-    return plan.explain(pose(q, k, v, similarity, mask, dropout).simplified())
+    problem = pose(q, k, v, similarity, with_bias(mask, bias), dropout)
+    return plan.explain(problem.simplified())

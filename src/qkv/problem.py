@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from qkv.bias import BiasLike, PositionBias, Sum, as_bias
 from qkv.dropout import Dropout, draw
 from qkv.looking import is_eager
 from qkv.mask import Mask, MaskLike, Tile, as_mask
@@ -19,6 +20,19 @@ from qkv.similarity import Similarity, SimilarityLike, as_similarity
 Array: TypeAlias = Tensor | npt.NDArray[np.floating[Any]]
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+class Checked:
+    """What is known of all questions of one signature; none of it depends on the numbers."""
+
+    __slots__ = ("batch", "order", "shortened")
+
+    def __init__(self, batch: tuple[int, ...]) -> None:
+        self.batch = batch
+        #: The operators worth asking, the quickest first, once the planner has found them.
+        self.order: tuple[str, ...] | None = None
+        #: The same questions without their mask, to the first so many keys.
+        self.shortened: dict[int, Checked] = {}
 
 
 class Problem(NamedTuple):
@@ -33,7 +47,8 @@ class Problem(NamedTuple):
     dropout: Dropout | None
     batch: tuple[int, ...]  # the leading axes of query, key and value, broadcast
     wants_total: bool = False  # whether the log of the total weight is asked for too
-    signature: Hashable | None = None  # all that a plan depends on but the numbers, if it is known
+    position_bias: PositionBias | None = None  # what is added to the scores by position
+    checked: Checked | None = None  # what is known of its kind; None where nothing is kept
 
     @property
     def n(self) -> int:
@@ -59,8 +74,8 @@ class Problem(NamedTuple):
     @property
     def is_eager(self) -> bool:
         """Whether nobody traces, transforms or watches what is computed."""
-        # Only where that is so is there a signature.
-        return self.signature is not None or is_eager(self.query, self.key, self.value)
+        # Only where that is so is anything kept.
+        return self.checked is not None or is_eager(self.query, self.key, self.value)
 
     @property
     def needs_grad(self) -> bool:
@@ -71,7 +86,20 @@ class Problem(NamedTuple):
             or self.key.requires_grad
             or self.value.requires_grad
             or (self.bias is not None and self.bias.requires_grad)
+            or self.learns_positions
             or any(tensor.requires_grad for tensor in self.similarity.tensors())
+        )
+
+    @property
+    def adds_to_scores(self) -> bool:
+        """Whether a mask or a bias adds to the scores."""
+        return self.bias is not None or self.position_bias is not None
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether what is added by position wants a gradient."""
+        return self.position_bias is not None and self.position_bias.needs_grad(
+            self.tile(0, self.n)
         )
 
     def tile(self, start: int, stop: int) -> Tile:
@@ -85,11 +113,15 @@ class Problem(NamedTuple):
         stop = self.mask.common_stop(self.n, self.m, self.batch)
         if stop is None:
             return self
-        signature = None if self.signature is None else (self.signature, stop)
+        if self.position_bias is not None and stop != self.m:
+            return self  # with fewer keys queries would stand elsewhere
+        checked = self.checked
+        if checked is not None:
+            checked = checked.shortened.setdefault(stop, Checked(checked.batch))
         if stop == self.m:
-            return self._replace(mask=None, bias=None, signature=signature)
+            return self._replace(mask=None, bias=None, checked=checked)
         key, value = self.key.narrow(-2, 0, stop), self.value.narrow(-2, 0, stop)
-        return self._replace(key=key, value=value, mask=None, bias=None, signature=signature)
+        return self._replace(key=key, value=value, mask=None, bias=None, checked=checked)
 
     def narrow(self, axis: int, start: int, stop: int) -> Problem:
         """The entries `start` to `stop` of the leading axis `axis` alone."""
@@ -101,18 +133,22 @@ class Problem(NamedTuple):
             return tensor.narrow(own_axis, start, stop - start)
 
         return self._replace(
+            similarity=self.similarity.narrow(axis, start, stop, self.batch),
             query=part(self.query),
             key=part(self.key),
             value=part(self.value),
             bias=None if self.bias is None else part(self.bias),
             mask=self.mask and self.mask.narrow(axis, start, stop, self.batch),
+            position_bias=None
+            if self.position_bias is None
+            else self.position_bias.narrow(axis, start, stop, self.batch),
             dropout=self.dropout and self.dropout.narrow(axis, start, stop),
             batch=(*self.batch[:axis], stop - start, *self.batch[axis + 1 :]),
         )
 
 
-#: The leading axes of questions that were checked before, by signature.
-_CHECKED: dict[Hashable, tuple[int, ...]] = {}
+#: What is known of questions that were checked before, by signature.
+_CHECKED: dict[Hashable, Checked] = {}
 #: Beyond so many they are forgotten and checked again.
 MOST_CHECKED = 1024
 
@@ -127,14 +163,18 @@ def pose(
     wants_total: bool = False,
 ) -> Problem:
     """Check everything a user can get wrong, once a signature, and say it in one sentence."""
+    if not query.dtype == key.dtype == value.dtype:
+        query, key, value = _by_autocast(query, key, value)
     chosen = as_similarity(similarity)
     chosen_mask = mask if mask is None or isinstance(mask, Mask) else as_mask(mask)
     drops = not isinstance(dropout, float) or dropout != 0.0
-    signature = None
+    signature = checked = None
     if not drops and is_eager(query, key, value):
         signature = _signature(query, key, value, chosen, chosen_mask, wants_total)
-    batch = None if signature is None else _CHECKED.get(signature)
-    if batch is None:
+        checked = None if signature is None else _CHECKED.get(signature)
+    if checked is not None:
+        batch = checked.batch
+    else:
         _check_tensors(query, key, value)
         chosen.check(query, key)
         batch = _common_batch(query, key, value)
@@ -145,12 +185,27 @@ def pose(
         if signature is not None:
             if len(_CHECKED) >= MOST_CHECKED:
                 _CHECKED.clear()
-            _CHECKED[signature] = batch
+            checked = _CHECKED[signature] = Checked(batch)
     drop = draw(dropout, batch, query.shape[-2], query.device) if dropout else None
-    bias = None if chosen_mask is None else chosen_mask.bias()
+    limits, by_position = (None, None) if chosen_mask is None else _parted(chosen_mask)
+    bias = None if limits is None else limits.bias()
     return Problem(
-        query, key, value, chosen, chosen_mask, bias, drop, batch, wants_total, signature
+        query, key, value, chosen, limits, bias, drop, batch, wants_total, by_position, checked
     )
+
+
+def with_bias(mask: MaskLike | None, bias: BiasLike | None) -> MaskLike | None:
+    """The mask, and what is added by position, as one."""
+    if bias is None:
+        return mask
+    return as_bias(bias) if mask is None else as_mask(mask) & as_bias(bias)
+
+
+def _parted(mask: Mask) -> tuple[Mask | None, PositionBias | None]:
+    """What limits, and what is added by position."""
+    limits, biases = mask.without_positions()
+    each = [bias for bias in biases if isinstance(bias, PositionBias)]
+    return limits, (Sum(each) if len(each) > 1 else each[0]) if each else None
 
 
 def _signature(
@@ -180,6 +235,16 @@ def _signature(
     )  # fmt: skip
 
 
+def _by_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Tensors of several types as autocast, where it is on, would have them, all of one."""
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        if all(x.is_floating_point() for x in (query, key, value)):
+            return query.to(dtype), key.to(dtype), value.to(dtype)
+    return query, key, value
+
+
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.ndim < 2:
@@ -206,7 +271,10 @@ def _check_mask(mask: Mask, query: Tensor, key: Tensor, batch: tuple[int, ...]) 
     mask.check(batch, query.shape[-2], key.shape[-2])
     for tensor in mask.tensors():
         if tensor.dtype in (torch.bool, *DTYPES) and tensor.device != query.device:
-            raise ValueError(f"mask must be on {query.device} to match query; got {tensor.device}")
+            what = "bias" if mask.adds_by_position else "mask"
+            raise ValueError(
+                f"{what} must be on {query.device} to match query; got {tensor.device}"
+            )
 
 
 def as_tensors(**arrays: Array) -> tuple[list[Tensor], bool]:

@@ -76,6 +76,57 @@ def test_missing_numbers_are_left_out_of_leave_one_out_as_of_fits() -> None:
     assert np.isfinite(searched.predict_interval(x[:2])).all()
 
 
+def _line_at(x, y, weight, asked) -> float:
+    """Weighted least squares about a query, slopes along its own columns; means fill the gaps."""
+    there = ~np.isnan(asked)
+    design = [np.ones(len(y))]
+    for column, place in zip(x.T[there], asked[there], strict=True):
+        known = ~np.isnan(column)
+        mean = np.average(column[known], weights=weight[known])
+        design.append(np.where(known, column, mean) - place)
+    root = np.sqrt(weight)
+    return np.linalg.lstsq(np.stack(design, 1) * root[:, None], y * root, rcond=1e-12)[0][0]
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+def test_a_missing_number_tells_a_line_nothing_of_its_slope(kernel) -> None:
+    random = np.random.default_rng(2)
+    x = random.uniform(0, 1, (59, 3))
+    y = x @ [1.0, -2.0, 0.5] + 0.1 * random.standard_normal(59)
+    x[random.uniform(size=x.shape) < 0.15] = np.nan
+    asked = np.array([[0.3, np.nan, 0.7], [0.4, 0.5, 0.6], [np.nan, np.nan, 0.5]])
+    h = np.array([0.7, 0.8, 0.9])
+    model = Regressor(kernel, h, degree=1).fit(x, y)
+    weights = Regressor(kernel, h).fit(x, y).weights(asked)
+    expected = [_line_at(x, y, *each) for each in zip(weights, asked, strict=True)]
+    np.testing.assert_allclose(model.predict(asked), expected, rtol=1e-8)
+    left = [
+        Regressor(kernel, h, degree=1, empty="prior")
+        .fit(np.delete(x, i, axis=0), np.delete(y, i))
+        .predict(x[[i]])[0]
+        for i in range(59)
+        if not np.isnan(x[i]).all()
+    ]
+    seen = ~np.isnan(x).all(axis=1)
+    expected = 1 - np.sum((y[seen] - left) ** 2) / np.sum((y[seen] - y[seen].mean()) ** 2)
+    assert model.loo_score() == pytest.approx(expected, rel=1e-8)
+    for criterion in ("loo", "aicc", "gcv"):
+        searched = Regressor(kernel, criterion, degree=1, empty="prior").fit(x, y)
+        assert searched.loo_score() > 0.5
+    assert np.isfinite(model.predict_interval(asked)).all()
+
+
+def test_a_line_of_one_column_does_without_rows_that_miss_it() -> None:
+    x, y = np.linspace(0, 1, 23)[:, None], np.linspace(0, 1, 23) ** 2
+    holes = np.where(np.arange(23)[:, None] % 7 == 3, np.nan, x)
+    there = ~np.isnan(holes[:, 0])
+    model = Regressor(bandwidth=0.1, degree=1).fit(holes, y)
+    without = Regressor(bandwidth=0.1, degree=1).fit(x[there], y[there])
+    np.testing.assert_allclose(model.predict(x), without.predict(x), rtol=1e-12)
+    with pytest.warns(NothingNear, match="1 of 2 queries"):
+        assert np.isnan(model.predict([[np.nan], [0.5]])).tolist() == [True, False]
+
+
 def test_what_shares_no_number_is_not_seen() -> None:
     x, y = np.array([[0.0, np.nan], [1.0, np.nan], [np.nan, 2.0]]), np.array([1.0, 2.0, 7.0])
     model = Regressor(bandwidth=1.0).fit(x, y)

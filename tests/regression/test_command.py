@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -77,16 +78,47 @@ def test_parquet(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(table: Path, words: list[str], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((ValueError, FileNotFoundError), match=text):
         CliRunner().invoke(app, ["regress", str(table), *words], catch_exceptions=False)
 
 
+def test_files_as_they_are_written(table: Path, tmp_path: Path) -> None:
+    """Delimiters, decimal commas, encodings and compression, as `qkv query` reads them."""
+    plain = ["--x", "gpa", "--y", "salary", "--at", "3"]
+    expected = CliRunner().invoke(app, ["regress", str(table), *plain], catch_exceptions=False)
+    text = table.read_text().replace(",", ";").replace(".", ",").replace("name", "Größe")
+    path = tmp_path / "deutsch.csv.gz"
+    path.write_bytes(gzip.compress(text.encode("latin-1")))
+    other = CliRunner().invoke(app, ["regress", str(path), *plain], catch_exceptions=False)
+    assert other.stdout == expected.stdout
+
+
+@pytest.mark.parametrize("degree", ["0", "1"])
+def test_rows_that_lack_a_column_take_part(degree: str, tmp_path: Path) -> None:
+    path = tmp_path / "holes.csv"
+    rows = [f"{i if i % 5 else ''},{i % 7 if i % 4 else ''},{3 * i}" for i in range(60)]
+    path.write_text("\n".join(["a,b,y", *rows]))
+    words = ["regress", str(path), "--x", "a", "--x", "b", "--y", "y", "--bandwidth", "5,4"]
+    result = CliRunner().invoke(app, [*words, "--degree", degree, "--at", "31,3"])
+    assert result.exit_code == 0, result.output
+    assert "n = 57" in result.stdout  # three lack both
+    knn = CliRunner().invoke(app, [*words[:-1], "knn", "--at", "31,3"])
+    assert "n = 36" in knn.stdout
+
+
+def test_what_the_search_cannot_tell_is_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    path.write_text("x,y\n1,2\n2,2\n3,2\n")
+    result = CliRunner().invoke(app, ["regress", str(path), "--x", "x", "--y", "y"])
+    assert "note: the examples cannot decide the bandwidth" in result.stdout.replace("\n", " ")
+
+
 def test_a_file_that_is_no_table(tmp_path: Path) -> None:
-    for name, text in (("none.csv", "there is no file"), ("notes.txt", "must end in .csv or")):
+    for name, text in (("none.csv", "there is no file"), ("notes.txt", "must end in .csv, ")):
         path = tmp_path / name
         if name.endswith("txt"):
             path.write_text("x")
-        with pytest.raises(ValueError, match=text):
+        with pytest.raises((ValueError, FileNotFoundError), match=text):
             CliRunner().invoke(
                 app, ["regress", str(path), "--x", "a", "--y", "b"], catch_exceptions=False
             )

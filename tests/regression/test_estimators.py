@@ -70,9 +70,9 @@ def test_names_of_columns(frame) -> None:
 def test_bad_input() -> None:
     x, y = _wave(11)
     fit = qkv.NadarayaWatsonRegressor(bandwidth=0.5).fit
-    for options in ({"degree": 1}, {"bandwidth": "knn"}):  # what has no place for missing numbers
+    for bandwidth in ("knn", qkv.regression.Nearest(3)):  # what has no place for missing numbers
         with pytest.raises(ValueError, match="contains NaN"):
-            qkv.NadarayaWatsonRegressor(**options).fit(np.where(x == x[0], np.nan, x), y)
+            qkv.NadarayaWatsonRegressor(bandwidth=bandwidth).fit(np.where(x == x[0], np.nan, x), y)
     with pytest.raises(ValueError, match="contains infinity"):
         fit(np.where(x == x[0], np.inf, x), y)
     with pytest.raises(ValueError, match="0 sample"):

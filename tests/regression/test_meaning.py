@@ -312,3 +312,42 @@ def test_a_long_search_shows_a_bar(monkeypatch, capsys) -> None:
     assert "100%" in shown
     qkv.NadarayaWatsonRegressor().fit(x, y)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
+def test_however_far_the_nearest_answers(kernel) -> None:
+    """Also where distances in bandwidths are beyond what floats can square."""
+    x, y = np.array([[1.0], [2.0], [4.0]]), np.array([5.0, 6.0, 7.0])
+    narrow = qkv.NadarayaWatsonRegressor(kernel, 1e-160).fit(x, y)
+    assert narrow.predict([[2.0], [2.4], [3.1], [-9.0]]).tolist() == [6.0, 6.0, 7.0, 5.0]
+    wide = qkv.NadarayaWatsonRegressor(kernel, 1.0).fit(x, y)
+    assert wide.predict([[1e200]]) == 6.0  # all are as near
+    both = qkv.NadarayaWatsonRegressor(kernel, [1e-160, 1e-158]).fit(np.hstack([x, x]), y)
+    assert both.predict([[2.2, 1.0]]).tolist() == [6.0]
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("kernel", ["gaussian", "boxcar", "epanechnikov"])
+@pytest.mark.parametrize("offset", [1e9, -1e12])
+def test_targets_far_from_zero_keep_the_digits_of_their_spread(offset, kernel, degree) -> None:
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 1, (401, 1))
+    far = np.sin(5 * x[:, 0]) + 0.1 * random.standard_normal(401) + offset
+    near = far - offset  # exact
+    asked = np.linspace(0.1, 0.9, 7)[:, None]
+    model, plain = (
+        qkv.NadarayaWatsonRegressor(kernel, 0.05, degree).fit(x, y) for y in (far, near)
+    )
+    (answer, std), (expected, plain_std) = (
+        each.predict(asked, return_std=True) for each in (model, plain)
+    )
+    np.testing.assert_allclose(answer - offset, expected, atol=abs(offset) * 3e-16)
+    np.testing.assert_allclose(std, plain_std, rtol=1e-9)
+    assert model.loo_score() == pytest.approx(plain.loo_score(), rel=1e-9)
+    assert set(model.predict_quantile(asked, 0.5).ravel()) <= set(far)
+
+
+def test_small_targets_beside_large_ones_keep_their_digits() -> None:
+    x, y = np.arange(4.0)[:, None], np.array([1e-9, 3e-9, 1e9, 1.1e9])
+    model = qkv.NadarayaWatsonRegressor("boxcar", 1.2).fit(x, y)
+    assert model.predict([[0.0]]) == pytest.approx(2e-9, rel=1e-12)

@@ -14,11 +14,12 @@ import pytest
 
 import qkv
 from qkv.regression import Undecided
-from qkv.regression.criteria import CRITERIA
+from qkv.regression.criteria import CRITERIA, along
 from qkv.regression.examples import Keys
 from qkv.regression.kernels import NAMES
 from qkv.regression.local import LeaveOneOut
 from qkv.regression.moments import one_by_one
+from qkv.staircase import staircase
 
 Regressor = qkv.NadarayaWatsonRegressor
 
@@ -55,7 +56,7 @@ def _excess(model, degree: int, criterion: str, grids) -> float:
 
 @pytest.mark.parametrize("degree", [0, 1])
 @pytest.mark.parametrize("criterion", CRITERIA)
-@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "epanechnikov", "tricube"])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "boxcar", "epanechnikov", "tricube"])
 @pytest.mark.parametrize("name", ["engel", "sunspots", "cars", "iris"])
 def test_no_bandwidth_of_a_fine_grid_does_better(name, kernel, criterion, degree) -> None:
     x, y = datasets.SETS[name]()
@@ -73,6 +74,46 @@ def test_no_pair_of_bandwidths_of_a_grid_does_better(criterion, degree) -> None:
     model = _fit(x, y, bandwidth=criterion, degree=degree)
     grids = [np.geomspace(np.ptp(column) / 30, 20 * np.ptp(column), 18) for column in x.T]
     assert _excess(model, degree, criterion, grids) < 1e-3
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "boxcar"])
+def test_no_pair_of_bandwidths_does_better_with_few_rows(kernel, criterion, degree) -> None:
+    """21 rows: curves with many valleys, which no line from one another leads to."""
+    x, y = datasets.SEVERAL["stackloss"]()
+    model = _fit(x, y, kernel, criterion, degree)
+    grids = [np.geomspace(np.ptp(column) / 30, 20 * np.ptp(column), 20) for column in x.T]
+    assert _excess(model, degree, criterion, grids) < 1e-3
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize(("name", "degree"), [("engel", 0), ("cars", 0), ("cars", 1)])
+def test_no_step_of_a_boxcars_curve_is_lower(name, degree, criterion) -> None:
+    x, y = datasets.SETS[name]()
+    model = _fit(x, y, "boxcar", criterion, degree)
+    ends = np.unique(np.abs(x - x.T))
+    steps = (ends[:-1] + ends[1:]) / 2
+    assert _excess(model, degree, criterion, [steps[:: 1 + len(steps) // 2000]]) < 1e-6
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["cars", "longley", "iris"])
+def test_a_staircase_is_what_each_bandwidth_says(name, weighted, degree) -> None:
+    x, y = datasets.SETS[name]()
+    random = np.random.default_rng(0)
+    weight = random.integers(1, 4, len(y)) if weighted else None
+    model = Regressor("boxcar", np.ptp(x), degree).fit(x, y, sample_weight=weight)
+    examples = model.examples_
+    left_out = LeaveOneOut(examples, model.kernel_, degree)
+    stairs = staircase(examples.keys.number[:, 0], examples.target, examples.copies, degree)
+    for criterion, error in CRITERIA.items():
+        curve = along(stairs, criterion, examples.copies.sum())
+        for step in random.choice(len(stairs.width), min(23, len(stairs.width)), replace=False):
+            width = model.width_._replace(bandwidth=stairs.width[[step]])
+            expected = error(examples, left_out.at(width))
+            assert curve[step] == pytest.approx(expected, rel=1e-6), (criterion, width)
 
 
 @pytest.mark.parametrize("kernel", NAMES)

@@ -191,6 +191,26 @@ def test_a_cell_that_does_not_fit_is_named(number: str, tmp_path: Path) -> None:
     assert text.query("oops").value == 3.0
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'t.csv' cannot be read as CSV: it is empty"),
+        ("k,v\n1,2\n3\n", r"'t.csv' cannot be read as CSV: line 3 has 1 cells and the header 2"),
+        ("k;v\n1;2\n3;4;5\n", "line 3 has 3 cells and the header 2, parted by ';'"),
+    ],
+)
+def test_files_that_are_no_tables(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        _database(tmp_path / "t.csv", text)
+
+
+def test_an_error_far_into_a_file_is_a_sentence(tmp_path: Path) -> None:
+    """Where it comes up after the first batch, Arrow raises another kind of it."""
+    broken = _database(tmp_path / "t.csv", "k,v\n" + "1,2\n" * 400_000 + "1.5,3\n")
+    with pytest.raises(ValueError, match=r"^CSV, 1 file: .*column 'k' held integers .* then 1.5"):
+        broken.query(1)
+
+
 @pytest.mark.parametrize("thousands", [False, True])
 def test_integers_that_become_decimals_are_not_rounded(thousands: bool, tmp_path: Path) -> None:
     first, last = "9007199254740993", "1002.5"

@@ -48,8 +48,13 @@ MOMENT = dt.datetime(1988, 3, 4, 5, 6, 7)
 QUESTIONS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "gaussian": ("height", 1.7, {"similarity": "gaussian", "bandwidth": 0.001}),
     "far": ("height", 99.0, {"similarity": "gaussian", "bandwidth": 0.001}),
+    "squares overflow": ("age", 1e200, {"similarity": "gaussian", "bandwidth": 1.0}),
+    "too narrow": ("age", 44.25, {"similarity": "gaussian", "bandwidth": 1e-200}),
+    "both too far": (["height", "age"], (1e200, -1e200),
+                     {"similarity": "gaussian", "bandwidth": 0.02}),
     "laplacian": ("height", 1.7, {"similarity": "laplacian", "bandwidth": 0.0003}),
     "boxcar": ("height", 1.7, {"similarity": "boxcar", "bandwidth": 0.01}),
+    "triangular": ("height", 1.7, {"similarity": "triangular", "bandwidth": 0.01}),
     "integers": ("age", 44, {"similarity": "epanechnikov", "bandwidth": 2.5}),
     "equal": ("age", 44, {}),
     "text": ("name", "C17", {}),

@@ -66,6 +66,15 @@ def test_rows_are_shown_where_nothing_is_written(folder: Path) -> None:
     assert "3 of 3 rows matched" in told
 
 
+def test_some_rows_of_either_table(folder: Path) -> None:
+    words = ["a.csv", "b.parquet", "--on", "date:nearest", "--take", "price", "--out", "c.parquet"]
+    run(*words, "--where", "price < 7", "--where-left", "date > '2024-01-03'")
+    joined = pq.read_table("c.parquet")
+    assert joined["n=1"].to_pylist() == [2, 3]
+    assert joined["price"].to_pylist() == [4.0, 4.0]
+    assert "rows where price < 7.0" in run(*words, "--where", "price < 7", "--explain")
+
+
 def test_columns_of_other_names(folder: Path) -> None:
     table = pq.read_table("b.parquet").rename_columns(["company", "n=1", "price"])
     pq.write_table(table.drop_columns("n=1").append_column("n=1", pa.array([1, 2, 3])), "c.parquet")

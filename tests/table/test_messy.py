@@ -197,6 +197,7 @@ def test_queries_come_as_any_series(opened: Opened) -> None:
     frame = pd.DataFrame({"k": [2.0, 2.0], "name": ["b", "a"]}, index=[3, 4])
     for asked in (frame, pl.from_pandas(frame), pa.Table.from_pandas(frame, preserve_index=False)):
         assert [answer.value for answer in both.query(asked)] == [2.0, None]
+    assert both.query(frame.iloc[0]).value == 2.0  # a row of a frame is a series too
 
 
 def test_one_row_is_said_to_be_one(opened: Opened) -> None:

@@ -7,7 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -109,26 +111,81 @@ def test_messy_tables(
     assert join.report.matched == sum(bool(found) for found in expected)
 
 
+def _source(kind: str, table: pa.Table, path: Path) -> Any:
+    if kind == "arrow":
+        return table
+    if kind == "pandas":
+        return table.to_pandas()
+    if kind == "reader":
+        return table.to_reader(max_chunksize=13)
+    path = path.with_suffix(f".{kind}")
+    if kind == "parquet":
+        pq.write_table(table, path, row_group_size=17)
+    else:
+        table.to_pandas().to_csv(path, index=False)
+    return path
+
+
 @pytest.mark.parametrize("kind", ["pandas", "parquet", "csv", "reader"])
 def test_sources_of_both_sides(kind: str, tmp_path: Path) -> None:
     left, right = (table.select(["age", "name", "income"]) for table in _tables())
 
-    def source(table: pa.Table, name: str) -> Any:
-        if kind == "pandas":
-            return table.to_pandas()
-        if kind == "reader":
-            return table.to_reader(max_chunksize=13)
-        if kind == "parquet":
-            pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=17)
-            return tmp_path / f"{name}.parquet"
-        table.to_pandas().to_csv(tmp_path / f"{name}.csv", index=False)
-        return tmp_path / f"{name}.csv"
-
     on = {"age": qkv.Gaussian(3), "name": "fuzzy"}
     expected = soft_join(left, right, on=on, take="income")
-    joined = soft_join(source(left, "a"), source(right, "b"), on=on, take="income")
+    sources = _source(kind, left, tmp_path / "a"), _source(kind, right, tmp_path / "b")
+    joined = soft_join(*sources, on=on, take="income")
     assert joined["row"].to_pylist() == expected["row"].to_pylist()
     assert joined["income_right"].to_pylist() == pytest.approx(expected["income_right"].to_pylist())
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "parquet", "csv", "reader", "duckdb"])
+@pytest.mark.parametrize("wanted", ["sentence", "expression"])
+def test_where_keeps_rows_of_either_side(kind: str, wanted: str, tmp_path: Path) -> None:
+    left, right = (table.select(["age", "name", "income"]) for table in _tables())
+    on = {"age": qkv.Gaussian(3), "name": "fuzzy"}
+    old, rich = pc.field("age") >= 30, pc.field("income") > 1000.0
+    expected = soft_join(left.filter(old), right.filter(rich), on=on, take="income")
+    assert 0 < len(expected) < LEFT
+    keep = {"where_left": "age >= 30", "where": "income > 1000"}
+    if wanted == "expression":
+        keep = {"where_left": old, "where": rich}
+    if kind == "duckdb":
+        connection = duckdb.connect()
+        sources = [connection.from_arrow(table) for table in (left, right)]
+    else:
+        sources = [_source(kind, t, tmp_path / n) for t, n in ((left, "a"), (right, "b"))]
+    join = SoftJoin(*sources, on=on, take="income", **keep)
+    joined = join.to_arrow()
+    assert joined["row"].to_pylist() == expected["row"].to_pylist()
+    assert joined["name"].to_pylist() == expected["name"].to_pylist()
+    assert joined["income_right"].to_pylist() == pytest.approx(expected["income_right"].to_pylist())
+    assert join.report.rows == len(expected)
+    assert "takes of the left table rows where" in str(join)
+    none = soft_join(left, right, on=on, take="income", where="income < -1e9")
+    assert none["row"].null_count == LEFT
+
+
+def test_the_nearest_matches_however_far_it_is() -> None:
+    left = pa.table({"k": [2.0, 2.4, 3.5, 1e200, -1e300]})
+    right = pa.table({"k": [1.0, 2.0, 4.0], "v": [5, 6, 7]})
+    for kernel in (qkv.Gaussian(1e-160), qkv.Laplacian(1e-160)):
+        joined = soft_join(left.slice(0, 3), right, on={"k": kernel})
+        assert joined["v"].to_pylist() == [6, 6, 7]
+    far = soft_join(left, right, on={"k": qkv.Gaussian(1.0)})
+    assert far["v"].to_pylist() == [6, 6, 7, 5, 5]  # of those equally near, the first
+    assert far["similarity"].to_pylist()[3:] == [0.0, 0.0]
+
+
+def test_databases_join_where() -> None:
+    left, right = (qkv.Database(table, key="age", value="income") for table in _tables())
+    joined = left.soft_join(right, on={"age": "nearest"}, where="age > 40", where_left="age < 30")
+    assert min(joined["age"].to_pylist()) < 30
+    assert max(joined["age"].to_pylist()) < 30
+    assert joined["similarity"].null_count == 0
+    again = left.soft_join(
+        right, on={"age": qkv.Boxcar(9)}, where="age > 40", where_left="age < 30"
+    )
+    assert again["row"].null_count == len(again)
 
 
 def test_a_reader_that_does_not_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +258,8 @@ def test_empty_tables() -> None:
         ({"on": {"age": "equal"}, "take": "incom"}, "take names column 'incom'.*'income'"),
         ({"on": {"age": "equal"}, "take": [3]}, "take must name columns of the right table; got 3"),
         ({"on": {"age": "equal"}, "take": ["age", "age"]}, "take must name each column once"),
+        ({"on": {"age": "equal"}, "where": "incom > 3"}, "where names column 'incom'.*'income'"),
+        ({"on": {"age": "equal"}, "where_left": 3}, "where_left must be a sentence.*got int"),
         ({"on": {"age": "equal"}, "top": 0}, "top must be a number of rows, or None.*got 0"),
     ],
 )  # fmt: skip

@@ -61,6 +61,16 @@ def test_the_same_numbers_as_a_database(
     _assert_same(rows, database.query(query, similarity=kernel, bandwidth=bandwidth, by="town"))
 
 
+@pytest.mark.parametrize(("query", "bandwidth"), [(2.0, 1e-160), (2.4, 1e-160), (1e200, 1.0)])
+def test_squares_may_overflow(
+    connection: duckdb.DuckDBPyConnection, query: float, bandwidth: float
+) -> None:
+    connection.register("few", pa.table({"k": [1.0, 2.0, 4.0], "v": [5.0, 6.0, 7.0]}))
+    sql = "SELECT soft_mean(v, k, $1::DOUBLE, 'gaussian', $2) FROM few"
+    ((mean,),) = connection.execute(sql, [query, bandwidth]).fetchall()
+    assert mean == 6.0
+
+
 def test_the_nearest_answer_where_all_weights_vanish(
     connection: duckdb.DuckDBPyConnection,
 ) -> None:

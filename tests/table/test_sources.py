@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,62 @@ def test_postgres_types(numbers_in_postgres: str) -> None:
     assert at.query(moment, where="at >= '2020-01-02T00:00:00+00:00'").value is None
     place = qkv.Database(numbers_in_postgres, key="place", value="key", sql=sql)
     assert place.query([3, 1], similarity="gaussian", bandwidth=0.1).value == pytest.approx(0.003)
+
+
+BIG = 2**60
+
+
+@pytest.fixture(scope="module")
+def decimals_in_postgres(postgres: str) -> str:
+    from adbc_driver_postgresql import dbapi
+
+    rows = ", ".join(f"({BIG + 7 * g}, {BIG + 7 * g}.5, {g}.25, {g})" for g in range(-9, 10))
+    with (
+        closing(dbapi.connect(postgres, autocommit=True)) as connection,
+        closing(connection.cursor()) as cursor,
+    ):
+        cursor.execute(
+            "CREATE TABLE decimals (id numeric(20), free numeric, price numeric(9, 2), g int)"
+        )
+        cursor.execute(f"INSERT INTO decimals VALUES {rows}")
+        cursor.execute("INSERT INTO decimals VALUES (NULL, 'NaN', 5, 5)")
+        cursor.execute("CREATE TABLE endless AS SELECT 'Infinity'::numeric AS k, 1 AS v")
+    return postgres
+
+
+@pytest.mark.parametrize(("key", "shift"), [("id", 0), ("free", Decimal("0.5"))])
+@pytest.mark.parametrize("how", ["table", "sql"])
+@pytest.mark.parametrize("indexed", [False, True])
+def test_numerics_of_postgres_keep_their_digits(
+    key: str, shift: Any, how: str, indexed: bool, decimals_in_postgres: str
+) -> None:
+    asked = {"table": "decimals"} if how == "table" else {"sql": "SELECT * FROM decimals -- all"}
+    database = qkv.Database(decimals_in_postgres, key=key, value="g", **asked)
+    database = database.indexed() if indexed else database
+    near = database.query(BIG + shift, similarity="boxcar", bandwidth=20)
+    assert sorted(row["g"] for row in near.rows) == [-2, -1, 0, 1, 2]
+    assert near.effective_rows == 5  # all would weigh if keys were rounded to float64
+    assert database.query(BIG + 21 + shift).value == 3
+    assert database.query(BIG + 22 + shift).value is None
+    wide = database.query(BIG + shift, similarity="gaussian", bandwidth=7)
+    weights = np.exp(-0.5 * np.arange(-9, 10.0) ** 2)
+    assert wide.effective_rows == pytest.approx(weights.sum() ** 2 / (weights**2).sum(), rel=1e-12)
+    assert wide.plan.missing == {key: 1, "g": 0}
+
+
+def test_numerics_of_postgres_as_values_and_in_where(decimals_in_postgres: str) -> None:
+    prices = qkv.Database(decimals_in_postgres, key="g", value="price", table="decimals")
+    assert prices.schema.field("price").type == pa.decimal128(9, 2)
+    assert prices.query(3).value == 3.25
+    assert prices.query(3, where="price > 3.25").value is None
+    assert prices.query(3, where=f"id = {BIG + 21} and free > 0").value == 3.25
+    assert prices.query(5, top=2).rows[-1]["price"] == Decimal("5.00")
+    endless = qkv.Database(decimals_in_postgres, key="k", value="v", table="endless")
+    with pytest.raises(ValueError, match=r"column 'k' holds a number that decimal256.*::double"):
+        endless.query(1.0, similarity="gaussian", bandwidth=1.0)
+    infinite = "SELECT k::double precision, v FROM endless"
+    endless = qkv.Database(decimals_in_postgres, key="k", value="v", sql=infinite)
+    assert endless.query(1.0, similarity="boxcar", bandwidth=1.0).value is None
 
 
 @pytest.mark.parametrize("name", HOSTILE)

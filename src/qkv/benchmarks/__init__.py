@@ -18,6 +18,7 @@ SUITES = [
     "core",
     "start",
     "fused",
+    "positions",
     "regress",
     "table",
     "layers",

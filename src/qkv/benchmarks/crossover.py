@@ -125,7 +125,7 @@ def _trial(
             name
             for name, operator in OPERATORS.items()
             if not isinstance(operator.estimate(problem), str)
-            and not isinstance(operator.offer(problem), str)
+            and not isinstance(operator.ask(problem), str)
         ]
         work = cost.work(problem)
     direction = "both ways" if both else "forward"

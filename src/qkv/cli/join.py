@@ -45,6 +45,12 @@ def join(
     cutoff: Annotated[
         float | None, typer.Option(help="The least ratio, 0 to 1, at which fuzzy texts match.")
     ] = None,
+    where: Annotated[
+        str | None, typer.Option(help='Which rows of the right table may match: "price > 3".')
+    ] = None,
+    where_left: Annotated[
+        str | None, typer.Option(help="Which rows of the left one to join.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write the join to this .parquet, .csv or .arrow file.")
     ] = None,
@@ -68,6 +74,8 @@ def join(
         top=top or None,
         cutoff=cutoff,
         bandwidth={columns[0]: width for columns, _, width in compared if width is not None},
+        where=where,
+        where_left=where_left,
     )
     if explain:
         console.print(str(planned), markup=False, highlight=False, soft_wrap=True)

@@ -18,16 +18,16 @@ SHOWN = 20  # rows of answers that are printed
 
 @app.command()
 def regress(
-    file: Annotated[Path, typer.Argument(help="A table: CSV or Parquet.")],
+    file: Annotated[
+        Path, typer.Argument(help="A table: CSV, Parquet or Arrow, or a folder of them.")
+    ],
     x: Annotated[list[str], typer.Option(help="A column to ask by; may be repeated.")],
     y: Annotated[str, typer.Option(help="The column to be answered.")],
     at: Annotated[
         list[str] | None,
         typer.Option(help="Where to ask, columns separated by commas; may be repeated."),
     ] = None,
-    queries: Annotated[
-        Path | None, typer.Option(help="Ask with the rows of this table: CSV or Parquet.")
-    ] = None,
+    queries: Annotated[Path | None, typer.Option(help="Ask with the rows of this table.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write rows and answers to this file: CSV or Parquet.")
     ] = None,
@@ -49,18 +49,24 @@ def regress(
     Columns of text are categories, dates count in days, other times in seconds. Rows without a y
     are left out.
     """
-    from qkv.regression import NadarayaWatsonRegressor
+    from qkv.regression import NadarayaWatsonRegressor, Undecided
 
     if at and queries:
         raise ValueError("--at and --queries both say where to ask; give one of them")
-    table, target = _examples(file, x, y, degree)
+    # A row that lacks its only column tells nothing, and nearest neighbours need all of them.
+    table, target = _examples(file, x, y, needs_all=len(x) == 1 or bandwidth == "knn")
     model = NadarayaWatsonRegressor(
         kernel, _bandwidth(bandwidth), degree, categorical="auto", verbose=True
-    ).fit(table, target)
+    )
     console = Console()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", Undecided)
+        model.fit(table, target)
+    for note in dict.fromkeys(str(each.message) for each in told):
+        console.print(f"note: {note}", style="dim", markup=False, highlight=False)
     console.print(_summary(model, x, y, kernel), markup=False, highlight=False)
     if queries is not None:
-        source = _rows(queries)
+        source = _rows(queries, x)
     elif at:
         source = _asked(at, table)
     else:
@@ -73,26 +79,23 @@ def regress(
         console.print(f"figure: {plot}", style="dim", markup=False, highlight=False)
 
 
-def _rows(file: Path) -> Any:
-    """The rows of a file, batch by batch."""
-    from qkv.extras import need
+def _rows(file: Path, columns: list[str]) -> Any:
+    """The rows of a file, batch by batch, read as `qkv query` reads it."""
+    import pyarrow as pa
 
-    if not file.exists():
-        raise ValueError(f"there is no file {str(file)!r}")
-    if file.suffix.lower() in (".parquet", ".pq"):
-        return need("pyarrow.dataset", "table").dataset(file, format="parquet")
-    if file.suffix.lower() == ".csv":
-        return need("pyarrow.csv", "table").open_csv(file)
-    raise ValueError(f"a table's name must end in .csv or .parquet; got {file.name!r}")
+    from qkv.table.sources import Request, open_source
+
+    source = open_source(file, needed=columns)
+    scan = source.scan(Request(list(source.schema.names), whole_rows=False))
+    return pa.RecordBatchReader.from_batches(source.schema, scan.batches())
 
 
-def _examples(file: Path, x: list[str], y: str, degree: int) -> tuple[Any, Any]:
-    """The columns x of the rows that have a y, and y."""
+def _examples(file: Path, x: list[str], y: str, needs_all: bool) -> tuple[Any, Any]:
+    """The columns x of the rows that have a y, and y; of rows that have all x, if need be."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = _rows(file)
-    table = rows.to_table() if hasattr(rows, "to_table") else rows.read_all()
+    table = _rows(file, [*x, y]).read_all()
     for name in (*x, y):
         if name not in table.column_names:
             raise ValueError(
@@ -102,7 +105,7 @@ def _examples(file: Path, x: list[str], y: str, degree: int) -> tuple[Any, Any]:
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise ValueError(f"the column {y!r} must hold numbers; got {kind}")
     kept = pc.is_finite(pc.cast(table.column(y), "float64"))
-    for name in x if degree == 1 else x[: len(x) == 1]:  # lines, and single columns, need all
+    for name in x if needs_all else []:
         kept = pc.and_kleene(kept, pc.is_valid(table.column(name)))
     table = table.filter(pc.fill_null(kept, False))
     if len(table) == 0:

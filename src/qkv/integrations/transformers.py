@@ -23,7 +23,7 @@ from qkv.integrations.lazy_mask import LazyMask, make_mask
 from qkv.mask import Allowed, Bias, Causal, Mask, MaskLike, as_mask
 from qkv.nn.torch_masks import both
 from qkv.nn.weighed import attend_weighed
-from qkv.similarity import FromCallable, ScaledDot, Similarity, SimilarityLike, as_similarity
+from qkv.similarity import ScaledDot, Similarity, SimilarityLike, as_similarity
 
 #: The names that were registered here.
 _NAMES: set[str] = set()
@@ -128,14 +128,8 @@ class Attention:
     def _similarity(self, scaling: float | None, cap: float | None) -> Similarity:
         if self.similarity is not None:
             return self.similarity
-        if cap is None:
-            return ScaledDot(scaling)
-
-        def capped(query: Tensor, key: Tensor) -> Tensor:
-            scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-            return cap * torch.tanh(query @ key.mT * (scale / cap))
-
-        return FromCallable(capped)
+        similarity = ScaledDot(scaling)
+        return similarity if cap is None else similarity.soft_cap(cap)
 
     def _check(self, options: dict[str, Any]) -> None:
         for name, option in options.items():

@@ -13,6 +13,7 @@ i + (m − n), so a decoder's last query sees every key, however few queries are
 
 from __future__ import annotations
 
+from qkv.mask.base import Hidden as Hidden
 from qkv.mask.base import Mask as Mask
 from qkv.mask.base import MaskLike as MaskLike
 from qkv.mask.base import Parts as Parts

@@ -61,6 +61,13 @@ class Parts(NamedTuple):
     allowed: Tensor | None
 
 
+class Hidden(NamedTuple):
+    """What may not be attended to; None: nothing of the kind."""
+
+    pairs: Tensor | None  # (..., rows or 1, m)
+    queries: Tensor | None  # (..., rows or 1, 1): those that may attend to nothing
+
+
 class Mask:
     """The base of all masks: what may be attended to, tile by tile."""
 
@@ -68,6 +75,8 @@ class Mask:
     per_query = True
     #: True where the choice depends on the scores, not on positions alone.
     needs_scores = False
+    #: True where it adds to the scores by position, see :mod:`qkv.bias`.
+    adds_by_position = False
 
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
         """Raise ValueError unless this mask fits queries (*batch, n) and keys (*batch, m)."""
@@ -75,6 +84,12 @@ class Mask:
     def allowed(self, tile: Tile) -> Tensor:
         """What may be attended to, boolean, broadcastable to (*batch, stop − start, m)."""
         raise TypeError(f"{type(self).__name__} must define allowed(tile)")
+
+    def hidden(self, tile: Tile) -> Hidden:
+        """What may not be attended to; it reads the mask to know whether some row is empty."""
+        pairs = ~self.allowed(tile)
+        queries = pairs.all(-1, keepdim=True)
+        return Hidden(pairs, queries if bool(queries.any()) else None)
 
     def within(self, universe: Tensor | None, tile: Tile, log_scores: Tensor) -> Tensor | None:
         """Narrow `universe` (None: every key) to what this mask allows there."""
@@ -98,6 +113,14 @@ class Mask:
     def bias(self) -> Tensor | None:
         """What is added to the scores, broadcastable to (*batch, n, m)."""
         return None
+
+    def allowed_at(self, distance: Tensor) -> Tensor | None:
+        """What may be attended to at each key position − query position; None where more counts."""
+        return None
+
+    def without_positions(self) -> tuple[Mask | None, tuple[Mask, ...]]:
+        """What limits, and what adds to the scores by position, apart from each other."""
+        return self, ()
 
     def visible_keys(self, tile: Tile) -> Tensor | None:
         """Keys that some query may see, (*batch, 1, m), where that is known without looking

@@ -22,6 +22,7 @@ class _Pair(Mask):
         self.left, self.right = left, right
         self.per_query = left.per_query or right.per_query
         self.needs_scores = left.needs_scores or right.needs_scores
+        self.adds_by_position = left.adds_by_position or right.adds_by_position
 
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
         self.left.check(batch, n, m)
@@ -82,6 +83,18 @@ class And(_Pair):
                 return k, other if rest is None else And(rest, other)
         return None
 
+    def allowed_at(self, distance: Tensor) -> Tensor | None:
+        left, right = self.left.allowed_at(distance), self.right.allowed_at(distance)
+        return None if left is None or right is None else left & right
+
+    def without_positions(self) -> tuple[Mask | None, tuple[Mask, ...]]:
+        if not self.adds_by_position:
+            return self, ()
+        left, of_left = self.left.without_positions()
+        right, of_right = self.right.without_positions()
+        both = And(left, right) if left is not None and right is not None else left or right
+        return both, (*of_left, *of_right)
+
     def share(self, n: int, m: int) -> float:
         return min(self.left.share(n, m), self.right.share(n, m))
 
@@ -106,8 +119,9 @@ class Or(_Pair):
     def __init__(self, left: Mask, right: Mask) -> None:
         super().__init__(left, right)
         for side in (left, right):
-            if any(tensor.is_floating_point() for tensor in side.tensors()):
-                raise TypeError("a floating mask is added to the scores and combines with & only")
+            if side.adds_by_position or any(x.is_floating_point() for x in side.tensors()):
+                what = "bias" if side.adds_by_position else "floating mask"
+                raise TypeError(f"a {what} is added to the scores and combines with & only")
 
     def allowed(self, tile: Tile) -> Tensor:
         return self.left.allowed(tile) | self.right.allowed(tile)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.looking import is_eager
-from qkv.mask.base import Mask, Runs, Tile
+from qkv.looking import is_eager, may_look
+from qkv.mask.base import Hidden, Mask, Parts, Runs, Tile
 
-#: Lengths are compared with each other while they are few.
+#: Lengths are read while they are few.
 MOST_READ = 256
+
+#: Masks of up to so many entries are kept: making one anew takes longer than a short sequence.
+MOST_KEPT = 2**18
 
 
 class Causal(Mask):
@@ -22,9 +26,20 @@ class Causal(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return torch.arange(tile.m, device=tile.device) <= tile.positions().unsqueeze(-1)
 
+    def hidden(self, tile: Tile) -> Hidden:
+        if tile.n > tile.m or not _is_kept(tile, tile.n * tile.m):
+            return super().hidden(tile)
+        return Hidden(_ahead(tile.n, tile.m)[tile.start : tile.stop], None)
+
     def runs(self, tile: Tile) -> Runs:
+        if _is_kept(tile, tile.n):
+            start, stop = _up_to_each(tile.n, tile.m)
+            return Runs(start[tile.start : tile.stop], stop[tile.start : tile.stop])
         positions = tile.positions()
         return Runs(torch.zeros_like(positions), positions + 1)
+
+    def allowed_at(self, distance: Tensor) -> Tensor:
+        return distance <= 0
 
     def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
         return m if n == 1 else None
@@ -47,7 +62,9 @@ class Window(Mask):
         self.after = whole_number("after", after, least=0)
 
     def allowed(self, tile: Tile) -> Tensor:
-        distance = tile.distances()
+        return self.allowed_at(tile.distances())
+
+    def allowed_at(self, distance: Tensor) -> Tensor:
         return (distance >= -self.before) & (distance <= self.after)
 
     def runs(self, tile: Tile) -> Runs:
@@ -96,7 +113,9 @@ class Dilated(Mask):
         self.stride = whole_number("stride", stride, least=1)
 
     def allowed(self, tile: Tile) -> Tensor:
-        distance = tile.distances()
+        return self.allowed_at(tile.distances())
+
+    def allowed_at(self, distance: Tensor) -> Tensor:
         return (distance.abs() <= self.window * self.stride) & (distance % self.stride == 0)
 
     def runs(self, tile: Tile) -> Runs:
@@ -141,20 +160,41 @@ class Lengths(Mask):
         keys = torch.arange(tile.m, device=tile.device)
         return keys < self._for_rows(tile).unsqueeze(-1)  # (*batch, 1, m)
 
+    def hidden(self, tile: Tile) -> Hidden:
+        read = self._read()
+        if read is None or not _is_kept(tile, tile.m * len(read)):
+            return super().hidden(tile)
+        shape = self._shape(tile)
+        queries = _behind(read, shape, 1) if min(read) < 1 else None  # the first key is hidden
+        return Hidden(_behind(read, shape, tile.m), queries)
+
     def runs(self, tile: Tile) -> Runs:
         stop = self._for_rows(tile).expand(*tile.batch, tile.stop - tile.start)
         return Runs(torch.zeros_like(stop), stop)
 
+    def parts(self, tile: Tile) -> Parts:
+        read = self._read()
+        if read is None or not _is_kept(tile, len(read)):
+            return super().parts(tile) or Parts(None, None)
+        return Parts(Runs(*_up_to_lengths(read, self._shape(tile))), None)
+
     def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
+        read = self._read()
+        if read is None or min(read) != max(read):
+            return None
+        return max(0, min(read[0], m))
+
+    def _read(self) -> tuple[int, ...] | None:
+        """The lengths, where they are few and may be looked at."""
         if not is_eager(self.lengths) or self.lengths.numel() not in range(1, MOST_READ + 1):
             return None
-        first, *others = self.lengths.flatten().tolist()
-        return max(0, min(first, m)) if all(length == first for length in others) else None
+        return tuple(self.lengths.flatten().tolist())
+
+    def _shape(self, tile: Tile) -> tuple[int, ...]:
+        return (*self.lengths.shape, *([1] * (len(tile.batch) - self.lengths.ndim)), 1)
 
     def _for_rows(self, tile: Tile) -> Tensor:
-        missing = len(tile.batch) - self.lengths.ndim
-        lengths = self.lengths.reshape(*self.lengths.shape, *([1] * missing), 1)
-        return lengths.to(tile.device)  # (*batch, 1)
+        return self.lengths.reshape(self._shape(tile)).to(tile.device)  # (*batch, 1)
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         if axis < self.lengths.ndim and self.lengths.shape[axis] > 1:
@@ -169,6 +209,44 @@ class Lengths(Mask):
 
     def __repr__(self) -> str:
         return f"Lengths({self.lengths.tolist()})"
+
+
+# Masks that are kept are made outside of inference mode, so that any later call may use them.
+
+
+def _is_kept(tile: Tile, size: int) -> bool:
+    """Whether a mask of so many entries may be kept, and nobody traces what is made of it."""
+    return size <= MOST_KEPT and tile.device.type == "cpu" and may_look()
+
+
+@lru_cache(maxsize=8)
+def _ahead(n: int, m: int) -> Tensor:
+    """Keys ahead of each query, (n, m)."""
+    with torch.inference_mode(False):
+        return torch.ones(n, m, dtype=torch.bool).triu_(m - n + 1)
+
+
+@lru_cache(maxsize=8)
+def _up_to_each(n: int, m: int) -> tuple[Tensor, Tensor]:
+    """Where the keys up to each query's own position start and stop, (n,)."""
+    with torch.inference_mode(False):
+        stop = torch.arange(m - n + 1, m + 1)
+        return torch.zeros_like(stop), stop
+
+
+@lru_cache(maxsize=32)
+def _behind(lengths: tuple[int, ...], shape: tuple[int, ...], m: int) -> Tensor:
+    """Which of m keys lie behind each of the lengths, (*shape, m)."""
+    with torch.inference_mode(False):
+        return torch.arange(m) >= torch.tensor(lengths).view(*shape, 1)
+
+
+@lru_cache(maxsize=32)
+def _up_to_lengths(lengths: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Where the keys up to each of the lengths start and stop, (*shape)."""
+    with torch.inference_mode(False):
+        stop = torch.tensor(lengths).view(shape)
+        return torch.zeros_like(stop), stop
 
 
 def whole_number(name: str, value: int, least: int) -> int:

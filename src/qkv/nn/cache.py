@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -100,11 +98,15 @@ class KVCache:
 class Prepared(Similarity):
     """A similarity between queries and keys that it has prepared before."""
 
-    may_vanish: ClassVar[bool] = True  # it may, for all this class knows
+    may_vanish = True  # it may, for all this class knows
 
     def __init__(self, similarity: Similarity) -> None:
         super().__init__()
         self.similarity = similarity
+        self.per_head = similarity.per_head
+
+    def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Similarity:
+        return Prepared(self.similarity.narrow(axis, start, stop, batch))
 
     def check(self, query: Tensor, key: Tensor) -> None:
         """Sizes were checked when the tokens were prepared."""

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.bias import BiasLike
 from qkv.mask import MaskLike
 from qkv.nn.cache import KVCache
 from qkv.nn.heads import HeadSimilarity
@@ -26,6 +27,7 @@ class AttentionOptions(TypedDict, total=False):
     similarity: HeadSimilarity
     kv_heads: int | None
     mask: MaskLike | None
+    position_bias: BiasLike | None
     rotary: Rotary | None
     bias: bool
     device: torch.device | str | None

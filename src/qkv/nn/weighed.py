@@ -60,6 +60,7 @@ def _weights(problem: Problem) -> Tensor:
     if (
         isinstance(problem.similarity, _PRODUCTS)
         and problem.mask is None
+        and problem.position_bias is None
         and not problem.needs_grad
         and may_look(query)
     ):

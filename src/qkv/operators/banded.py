@@ -21,6 +21,7 @@ from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
 from qkv.problem import Problem
 from qkv.similarity import DotForm
+from qkv.similarity.base import may_be_dot
 
 #: Answers (b, h, n, d_v) and log totals (b, h, n).
 Answer: TypeAlias = tuple[Tensor, Tensor]
@@ -31,10 +32,14 @@ BLOCK = 256
 MOST_BLOCKS = 16
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve dot products on CPUs under masks that leave each query one run of keys."""
+def refusal(problem: Problem) -> str | None:
+    """Why the kernel that takes slices of keys cannot serve, as far as sizes and types tell."""
     if problem.mask is None or not problem.mask.per_query:
         return "all queries may see the same keys"
+    if not may_be_dot(problem.similarity):
+        return f"{type(problem.similarity).__name__} is not a dot product"
+    if problem.position_bias is not None:
+        return "blocks of queries know no positions"
     if problem.dropout is not None:
         return "PyTorch's kernel knows no dropout"
     if problem.pairs == 0:
@@ -43,6 +48,12 @@ def offer(problem: Problem) -> Offer | str:
         return "the kernel that takes slices of keys runs on CPUs only"
     if problem.wants_total and problem.needs_grad:
         return "PyTorch's kernel gives its total no gradient"
+    return None
+
+
+def offer(problem: Problem) -> Offer | str:
+    """Serve dot products on CPUs under masks that leave each query one run of keys."""
+    assert problem.mask is not None
     runs = problem.mask.runs(problem.tile(0, problem.n))
     if runs is None:
         return "the mask leaves some queries more than one run of keys"

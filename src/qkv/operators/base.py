@@ -25,11 +25,18 @@ class Cost(NamedTuple):
 class Operator(NamedTuple):
     """One way to compute the answer: whether it can, and how long it would take."""
 
-    #: How it would answer a problem, or one clause saying why it cannot.
+    #: One clause saying why problems of these sizes, types and kinds cannot be served; None: it may
+    #: be able to. The numbers are not looked at, so that the planner need not ask again.
+    refusal: Callable[[Problem], str | None]
+    #: How it would answer a problem that is not refused, or one clause saying why it cannot.
     offer: Callable[[Problem], Offer | str]
     #: Seconds that it would take, were it able to serve, or one clause saying why it is never
     #: preferred for this problem.
     estimate: Callable[[Problem], float | str]
+
+    def ask(self, problem: Problem) -> Offer | str:
+        """How it would answer a problem, or why it cannot."""
+        return self.refusal(problem) or self.offer(problem)
 
 
 class Offer(NamedTuple):

@@ -16,6 +16,10 @@ from qkv.similarity.base import widen
 MOST_BYTES = 64 * 2**20
 
 
+def refusal(problem: Problem) -> None:
+    """Nothing is refused but what does not fit into memory, and that may change."""
+
+
 def offer(problem: Problem) -> Offer | str:
     """Dense serves everything that fits into memory."""
     size = bytes_needed(problem)
@@ -44,6 +48,8 @@ def seconds(problem: Problem, reused: bool = False) -> float:
     if problem.mask is not None:
         ranks = problem.mask.needs_scores
         time += cost.seconds(problem, "rank" if ranks else "mask", "any")
+    if problem.position_bias is not None:
+        time += cost.seconds(problem, "mask", "any")
     if problem.dropout is not None:
         time += cost.seconds(problem, "dropout", "any")
     return time
@@ -93,7 +99,9 @@ def admit(
     allowed = None
     if bias is not None:
         log_scores = log_scores + bias.to(log_scores.dtype)
+    tile = problem.tile(start, start + log_scores.shape[-2])
+    if problem.position_bias is not None:
+        log_scores = log_scores + problem.position_bias.scores(tile).to(log_scores.dtype)
     if problem.mask is not None:
-        tile = problem.tile(start, start + log_scores.shape[-2])
         allowed = problem.mask.within(None, tile, log_scores)
     return log_scores, allowed, allowed is not None or problem.similarity.may_vanish

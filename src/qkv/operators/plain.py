@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkv.mask import Causal
+from qkv.mask import Hidden
 from qkv.problem import Problem
 from qkv.similarity.base import DotForm, widen
 
@@ -23,13 +23,6 @@ FEW_PAIRS = 2**14
 
 #: Up to so many scores a softmax in place is the slower one.
 FEW_SCORES = 2**18
-
-
-class Hidden(NamedTuple):
-    """What may not be attended to; None: nothing of the kind."""
-
-    pairs: Tensor | None  # (..., n or 1, m)
-    rows: Tensor | None  # (..., n or 1, 1): queries that may attend to nothing
 
 
 NOTHING_HIDDEN = Hidden(None, None)
@@ -49,17 +42,22 @@ def serves(problem: Problem) -> bool:
 def answer(problem: Problem) -> Tensor:
     """Σ α(q, kᵢ) vᵢ, Eq. 1."""
     similarity, value = problem.similarity, widen(problem.value)
-    hidden = NOTHING_HIDDEN if problem.mask is None else _hidden(problem)
+    hidden = NOTHING_HIDDEN
+    if problem.mask is not None:
+        hidden = problem.mask.hidden(problem.tile(0, problem.n))
     form = _as_dot(problem)
     if form is not None:
         found = _dot(problem, form, value, hidden)
-    elif similarity.nonnegative and problem.bias is None:
+    elif similarity.nonnegative and not problem.adds_to_scores:
         scores = similarity.score(*similarity.prepare(problem.query, problem.key))
         found = _call(_Proportional, problem, scores, value, hidden)
     else:
         scores = similarity.log_scores(problem.query, problem.key)
         if problem.bias is not None:
             scores = scores + problem.bias.to(scores.dtype)
+        if problem.position_bias is not None:
+            by_position = problem.position_bias.scores(problem.tile(0, problem.n))
+            scores = scores + by_position.to(scores.dtype)
         if similarity.may_vanish:
             if hidden.pairs is not None:
                 scores = scores.masked_fill(hidden.pairs, -torch.inf)
@@ -69,33 +67,10 @@ def answer(problem: Problem) -> Tensor:
 
 
 def _as_dot(problem: Problem) -> DotForm | None:
-    if problem.bias is not None or problem.similarity.depends_on_spread:
+    if problem.adds_to_scores or problem.similarity.depends_on_spread:
         return None  # a distance goes to `sdpa` where it is a dot product, and only there
     form = problem.similarity.as_dot(problem.query, problem.key)
     return None if isinstance(form, str) else form
-
-
-def _hidden(problem: Problem) -> Hidden:
-    mask, n, m = problem.mask, problem.n, problem.m
-    assert mask is not None
-    if isinstance(mask, Causal) and n <= m and problem.query.device.type == "cpu":
-        return Hidden(_ahead(n, m), None)
-    pairs = ~mask.allowed(problem.tile(0, n))
-    rows = pairs.all(-1, keepdim=True)
-    return Hidden(pairs, rows if bool(rows.any()) else None)
-
-
-def _ahead(n: int, m: int) -> Tensor:
-    """Keys ahead of each query, (n, m)."""
-    return _kept_ahead(n, m) if n * m <= 2**20 else _make_ahead(n, m)
-
-
-def _make_ahead(n: int, m: int) -> Tensor:
-    with torch.inference_mode(False):  # so that any later call may use it
-        return torch.ones(n, m, dtype=torch.bool).triu_(m - n + 1)
-
-
-_kept_ahead = lru_cache(maxsize=8)(_make_ahead)
 
 
 def _three_axes(tensor: Tensor, batch: tuple[int, ...]) -> Tensor:
@@ -126,7 +101,7 @@ def _call(
 ) -> Tensor:
     batch = problem.batch
     scores, value = _three_axes(scores, batch), _three_axes(value, batch)
-    hidden = Hidden(_spread(hidden.pairs, batch), _spread(hidden.rows, batch))
+    hidden = Hidden(_spread(hidden.pairs, batch), _spread(hidden.queries, batch))
     found: Tensor
     if not (torch.is_grad_enabled() and (scores.requires_grad or value.requires_grad)):
         found = function.run(scores, value, hidden)[0]
@@ -148,7 +123,7 @@ def _dot(problem: Problem, form: DotForm, value: Tensor, hidden: Hidden) -> Tens
     query, key = _three_axes(widen(form.query), batch), _three_axes(widen(form.key), batch)
     value = _three_axes(value, batch)
     if hidden.pairs is not None:
-        hidden = Hidden(_spread(hidden.pairs, batch), _spread(hidden.rows, batch))
+        hidden = Hidden(_spread(hidden.pairs, batch), _spread(hidden.queries, batch))
     differentiable = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
@@ -184,7 +159,7 @@ def _softmax_in_place(scores: Tensor, hidden: Hidden) -> Tensor:
         scores.masked_fill_(hidden.pairs, -torch.inf)
     # A second block within the caches costs less than rows that overtake themselves.
     weights = torch.softmax(scores, -1, out=None if scores.numel() < FEW_SCORES else scores)
-    return weights if hidden.rows is None else weights.masked_fill_(hidden.rows, 0.0)
+    return weights if hidden.queries is None else weights.masked_fill_(hidden.queries, 0.0)
 
 
 def _pull_scores(weights: Tensor, value: Tensor, grad: Tensor) -> Tensor:
@@ -247,11 +222,11 @@ class _Softmax(torch.autograd.Function):
     def formula(scores: Tensor, value: Tensor, hidden: Hidden) -> Tensor:
         if hidden.pairs is not None:
             scores = scores.masked_fill(hidden.pairs, -torch.inf)
-        if hidden.rows is not None:  # filled before and emptied after: no NaN is made either way
-            scores = scores.masked_fill(hidden.rows, 0.0)
+        if hidden.queries is not None:  # filled before and emptied after: no NaN is made either way
+            scores = scores.masked_fill(hidden.queries, 0.0)
         weights = torch.softmax(scores, -1)
-        if hidden.rows is not None:
-            weights = weights.masked_fill(hidden.rows, 0.0)
+        if hidden.queries is not None:
+            weights = weights.masked_fill(hidden.queries, 0.0)
         return torch.bmm(weights, value)
 
     @staticmethod
@@ -259,11 +234,11 @@ class _Softmax(torch.autograd.Function):
         # The scores may be someone else's; what is made of them here may be written over.
         if hidden.pairs is None:
             weights = torch.softmax(scores, -1)
-            if hidden.rows is not None:
-                weights.masked_fill_(hidden.rows, 0.0)
+            if hidden.queries is not None:
+                weights.masked_fill_(hidden.queries, 0.0)
         else:
             weights = scores.masked_fill(hidden.pairs, -torch.inf)
-            weights = _softmax_in_place(weights, Hidden(None, hidden.rows))
+            weights = _softmax_in_place(weights, Hidden(None, hidden.queries))
         return torch.bmm(weights, value), weights
 
     @staticmethod

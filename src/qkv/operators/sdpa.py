@@ -18,18 +18,40 @@ from qkv import cost
 from qkv.looking import may_look
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
+from qkv.operators import relative
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
 from qkv.operators.tiles import in_tiles
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
+from qkv.similarity.base import may_be_dot
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why PyTorch's kernel cannot serve, as far as sizes, types and masks tell."""
+    mask = problem.mask
+    if not may_be_dot(problem.similarity):
+        return f"{type(problem.similarity).__name__} is not a dot product"
+    if problem.dropout is not None:
+        return "PyTorch's kernel knows no dropout and would go dense"
+    if problem.pairs == 0:
+        return "there is nothing to compare"
+    if mask is not None and mask.needs_scores:
+        return f"{mask!r} ranks scores, which PyTorch's kernel does not give out"
+    if problem.bias is not None and problem.bias.requires_grad and torch.is_grad_enabled():
+        return "PyTorch's kernel gives a floating mask no gradient and would go dense"
+    if problem.learns_positions:
+        return "PyTorch's kernel gives a bias no gradient and would go dense"
+    if problem.wants_total:
+        if FLASH is None or problem.query.device.type not in ("cpu", "meta"):
+            return "PyTorch's kernel gives out no total on this device"
+        if problem.needs_grad or torch.compiler.is_compiling():
+            return "PyTorch's kernel gives its total no gradient"
+    return None
 
 
 def offer(problem: Problem) -> Offer | str:
     """Serve dot products without dropout, under masks that depend on positions alone."""
-    refusal = _refusal(problem)
-    if refusal is not None:
-        return refusal
     form = problem.similarity.as_dot(problem.query, problem.key)
     if isinstance(form, str):
         return form
@@ -41,47 +63,36 @@ def offer(problem: Problem) -> Offer | str:
 def estimate(problem: Problem) -> float:
     """Seconds; half the pairs where the kernel's own causal mode skips the other half."""
     share = 0.5 if is_plainly_causal(problem) else 1.0
+    if problem.position_bias is not None:
+        share = relative.share(problem)
     time = cost.seconds(problem, "sdpa", "dot", share)
     if problem.similarity.depends_on_spread:
         time += cost.seconds(problem, "centre", "any")
-    if problem.mask is not None and share == 1.0:
+    if (problem.mask is not None and share == 1.0) or problem.position_bias is not None:
         time += cost.seconds(problem, "mask", "any")
     return time
 
 
 def _cost(problem: Problem) -> Cost:
-    reason = f"{type(problem.similarity).__name__} is a dot product in disguise"
+    reason = f"{problem.similarity.describe()} is a dot product in disguise"
     if isinstance(problem.similarity, (Dot, ScaledDot)):
         reason = "a dot product"
     reason += ", for which PyTorch has a fused kernel"
-    if problem.mask is None or not problem.mask.per_query or is_plainly_causal(problem):
+    if relative.line_of(problem) is not None:
+        size = 4 * math.prod(problem.batch) * (problem.n + problem.m)
+        return Cost(problem.flops, size, f"{reason}; the bias is one number for each distance")
+    per_query = problem.mask is not None and problem.mask.per_query
+    if problem.position_bias is None and (not per_query or is_plainly_causal(problem)):
         return Cost(problem.flops, 0, reason)
     size = min(problem.pairs * 4, max(TILE_BYTES, problem.m * 4))
-    return Cost(problem.flops, size, f"{reason}; the mask is made {readable(size)} at a time")
-
-
-def _refusal(problem: Problem) -> str | None:
-    mask = problem.mask
-    if problem.dropout is not None:
-        return "PyTorch's kernel knows no dropout and would go dense"
-    if problem.pairs == 0:
-        return "there is nothing to compare"
-    if mask is not None and mask.needs_scores:
-        return f"{mask!r} ranks scores, which PyTorch's kernel does not give out"
-    if problem.bias is not None and problem.bias.requires_grad and torch.is_grad_enabled():
-        return "PyTorch's kernel gives a floating mask no gradient and would go dense"
-    if problem.wants_total:
-        if FLASH is None or problem.query.device.type not in ("cpu", "meta"):
-            return "PyTorch's kernel gives out no total on this device"
-        if problem.needs_grad or torch.compiler.is_compiling():
-            return "PyTorch's kernel gives its total no gradient"
-    return None
+    what = "mask" if problem.position_bias is None else "bias"
+    return Cost(problem.flops, size, f"{reason}; the {what} is made {readable(size)} at a time")
 
 
 def answer(problem: Problem, form: DotForm) -> Result:
     """softmax(scale · query keyᵀ) value, Eqs. 8 to 11, by the fused kernel."""
-    if form.key_bias is not None and problem.needs_grad:
-        form = _augmented(form)  # the kernel gives a mask no gradient
+    if form.key_bias is not None and (problem.needs_grad or problem.position_bias is not None):
+        form = _augmented(form)  # the kernel gives a mask no gradient, and takes one alone
     d, d_v, batch = form.query.shape[-1], problem.value.shape[-1], problem.batch
     size = max(d, d_v)
     query, key = four_axes(form.query, batch, size), four_axes(form.key, batch, size)
@@ -117,11 +128,20 @@ def _augmented(form: DotForm) -> DotForm:
 
 def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Result:
     n, mask, total = problem.n, problem.mask, problem.wants_total
-    if mask is None or (isinstance(mask, Causal) and n == 1):
+    if problem.position_bias is not None:
+        line = relative.line_of(problem)
+        if line is not None:
+
+            def attend(query: Tensor, key: Tensor, value: Tensor, *masks: Any) -> Result:
+                mask, empty = masks
+                return _kernel(query, key, value, mask, False, scale, total, empty)
+
+            return relative.attend_along(problem, line, query, key, value, attend)
+    elif mask is None or (isinstance(mask, Causal) and n == 1):
         return _kernel(query, key, value, None, False, scale, total)
-    if is_plainly_causal(problem):
+    elif is_plainly_causal(problem):
         return _kernel(query, key, value, None, True, scale, total)
-    if not mask.per_query:
+    elif not mask.per_query:
         kernel_mask = _kernel_mask(problem, problem.tile(0, n), query.dtype)
         return _kernel(query, key, value, kernel_mask, False, scale, total)
 
@@ -139,25 +159,39 @@ def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: 
 
 def is_plainly_causal(problem: Problem) -> bool:
     """Whether the kernel's own causal mode serves; it is aligned to the start, not to the end."""
-    return isinstance(problem.mask, Causal) and problem.n == problem.m
+    return (
+        isinstance(problem.mask, Causal)
+        and problem.n == problem.m
+        and problem.position_bias is None
+    )
 
 
 def _rows_at_once(problem: Problem) -> int:
-    assert problem.mask is not None
-    held = problem.mask.tensors()
-    entries = math.prod(problem.batch) if any(tensor.ndim > 2 for tensor in held) else 1
+    held = [] if problem.mask is None else problem.mask.tensors()
+    whole = problem.position_bias is not None or any(tensor.ndim > 2 for tensor in held)
+    entries = math.prod(problem.batch) if whole else 1
     return max(1, TILE_BYTES // (4 * problem.m * max(1, entries)))
 
 
 def _kernel_mask(problem: Problem, tile: Tile, dtype: torch.dtype) -> Tensor:
     """The mask of some queries as the kernel wants it: two axes, or four."""
-    assert problem.mask is not None
-    mask = problem.mask.allowed(tile)
+    added = None
     if problem.bias is not None:
-        bias = problem.bias
-        if bias.shape[-2] != 1:
-            bias = bias[..., tile.start : tile.stop, :]
-        mask = torch.where(mask, bias.to(dtype), -torch.inf)
+        added = problem.bias
+        if added.shape[-2] != 1:
+            added = added[..., tile.start : tile.stop, :]
+    if problem.position_bias is not None:
+        by_position = problem.position_bias.scores(tile)
+        added = by_position if added is None else added + by_position
+    if problem.mask is None:
+        assert added is not None
+        mask = added.to(torch.promote_types(dtype, torch.float32))
+    else:
+        mask = problem.mask.allowed(tile)
+        if added is not None:
+            if problem.position_bias is not None:  # which may be too large for half types
+                dtype = torch.promote_types(dtype, torch.float32)
+            mask = torch.where(mask, added.to(dtype), -torch.inf)
     if mask.ndim == 2:
         return mask
     return four_axes(mask, problem.batch, mask.shape[-1])
@@ -171,14 +205,17 @@ def _kernel(
     causal: bool,
     scale: float,
     total: bool,
+    empty: Tensor | None = None,
 ) -> Result:
+    """The kernel's answer; `empty`: queries whose mask hides all, where that is known."""
     if total:
         assert FLASH is not None
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
         out, log_total = FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
         if mask is not None:  # the kernel gives an empty row the total exp(0)
-            empty = (mask == -torch.inf).all(-1)
+            if empty is None:
+                empty = (mask == -torch.inf).all(-1)
             log_total = log_total.masked_fill(empty, -torch.inf)
         return out, log_total
     differentiable = torch.is_grad_enabled() and (

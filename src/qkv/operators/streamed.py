@@ -23,6 +23,10 @@ from qkv.problem import Problem
 TENSORS_IN_A_TILE = 20
 
 
+def refusal(problem: Problem) -> None:
+    """Nothing is refused."""
+
+
 def offer(problem: Problem) -> Offer:
     """Streamed serves everything."""
     return Offer(run=lambda: answer(problem), cost=lambda: _cost(problem))

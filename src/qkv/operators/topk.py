@@ -17,13 +17,19 @@ from qkv.problem import Problem
 from qkv.similarity.base import widen
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve masks that keep the best k keys of those that another mask allows."""
-    best = None if problem.mask is None else problem.mask.best_of()
-    if best is None:
+def refusal(problem: Problem) -> str | None:
+    if problem.mask is None or problem.mask.best_of() is None:
         return "the mask is not the best k keys of each query"
-    if problem.pairs == 0:
-        return "there is nothing to compare"
+    if problem.similarity.per_head:
+        return "what differs from head to head is not weighed key by key"
+    return "there is nothing to compare" if problem.pairs == 0 else None
+
+
+def offer(problem: Problem) -> Offer:
+    """Serve masks that keep the best k keys of those that another mask allows."""
+    assert problem.mask is not None
+    best = problem.mask.best_of()
+    assert best is not None
     k, rest = min(best[0], problem.m), best[1]
     return Offer(run=lambda: answer(problem, k, rest), cost=lambda: _cost(problem, k))
 
@@ -68,6 +74,10 @@ def answer(problem: Problem, k: int, rest: Mask | None) -> Result:
         scores = problem.similarity.log_score(query.unsqueeze(-2), kept_key).squeeze(-2)
         if bias:
             scores = scores + bias[0].gather(-1, places).to(scores.dtype)
+        if problem.position_bias is not None:
+            by_position = problem.position_bias.scores(problem.tile(start, start + query.shape[-2]))
+            by_position = by_position.expand(*batch, query.shape[-2], m)
+            scores = scores + by_position.gather(-1, places).to(scores.dtype)
         allowed = _allowed(prepared, rest, start, places)
         weights, log_total = normalize(scores, allowed, may_be_empty=True)
         if problem.dropout is not None:
@@ -76,6 +86,8 @@ def answer(problem: Problem, k: int, rest: Mask | None) -> Result:
         return pooled, log_total.unsqueeze(-1)
 
     width = k * (key.shape[-1] + problem.value.shape[-1]) * max(4, query.element_size())
+    if problem.position_bias is not None:
+        width += 4 * m
     rows = max(1, 4 * TILE_BYTES // max(1, math.prod(batch) * width))
     found, log_total = in_tiles(tile, sliced, [flat_key, flat_value], rows)
     return found, log_total.squeeze(-1)
@@ -93,6 +105,9 @@ def _places(problem: Problem, k: int, rest: Mask | None) -> Tensor:
         if problem.bias is not None:
             bias = problem.bias if problem.bias.shape[-2] == 1 else problem.bias[..., start:stop, :]
             scores = scores + bias.to(scores.dtype)
+        if problem.position_bias is not None:
+            by_position = problem.position_bias.scores(problem.tile(start, stop))
+            scores = scores + by_position.to(scores.dtype)
         if rest is not None:
             scores = torch.where(rest.allowed(problem.tile(start, stop)), scores, -torch.inf)
         scores = scores.expand(*problem.batch, stop - start, problem.m)

@@ -176,7 +176,8 @@ class Call:
         batch, axis = self.batch, len(self.batch) - 1
         for head in heads:
             own: Any = self.similarity
-            own = own[head] if isinstance(own, PerHead) else own
+            one_each = isinstance(own, PerHead)
+            own = own[head] if one_each else own.narrow(axis, head, head + 1, batch)
             mask = self.mask and self.mask.narrow(axis, head, head + 1, batch)
             yield _head(query, head), _head(key, head // self.groups), own, mask
 

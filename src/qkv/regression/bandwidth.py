@@ -14,22 +14,23 @@ import numpy as np
 
 from qkv.bandwidth import (
     STEP,
-    VERY_FEW,
     Axis,
     Best,
     Undecided,
+    affordable_grid,
     log_error,
     scale,
     search,
     span,
 )
-from qkv.regression.criteria import CRITERIA
+from qkv.regression.criteria import CRITERIA, along
 from qkv.regression.examples import Array, Examples, Width
 from qkv.regression.kernels import spread
 from qkv.regression.local import LeaveOneOut
 from qkv.regression.nearest import Nearest
 from qkv.regression.progress import Progress
-from qkv.similarity import CompactKernel, Kernel
+from qkv.similarity import Boxcar, CompactKernel, Kernel
+from qkv.staircase import MOST_KEYS, lowest, staircase
 
 RULES = ("scott", "silverman")
 SMOOTHING_STEPS = 6  # places of the first grid of each smoothing
@@ -77,8 +78,8 @@ def find(
         left_out = LeaveOneOut(examples, kernel, degree)
         trials = _Trials(examples, left_out, "loo" if wanted == "knn" else wanted, start, progress,
                          smoothed=smoothing is not None)  # fmt: skip
-        few = len(examples.target) <= VERY_FEW
-        best = search(trials.score, trials.axes(), trials.together, thorough=few)
+        grid = affordable_grid(len(examples.target))
+        best = search(trials.score, trials.axes(), trials.together, grid)
     curve = np.array(trials.rows)
     if not math.isfinite(best.score):
         reason = f"{len(examples.target)} are too few for bandwidth={wanted!r}"
@@ -211,6 +212,8 @@ class _Trials:
         if self.start.neighbors is None:
             d, compact = len(self.start.bandwidth), isinstance(self.left_out.kernel, CompactKernel)
             axes = [span(*self.examples.present(column), d, compact) for column in range(d)]
+            if d == 1:
+                axes[0] = axes[0]._replace(places=tuple(np.log(self._steps())))
         else:
             most = math.log(_most(self.examples))
             axes = [Axis(0.0, most, math.log(self.start.neighbors), STEP / 2)]
@@ -221,6 +224,17 @@ class _Trials:
             axes.append(axis._replace(low=axis.start, high=axis.start) if self.smoothed else axis)
         self.progress.expect(sum(30 + 10 * (len(axes) > 1) for _ in axes))
         return axes
+
+    def _steps(self) -> Array:
+        """The lowest steps of the curve, where it has steps."""
+        keys, kernel = self.examples.keys, self.left_out.kernel
+        steps = isinstance(kernel, Boxcar) and not keys.code.size and not keys.some_missing
+        if not steps or len(keys) > MOST_KEYS:
+            return np.empty(0)
+        copies = self.examples.copies
+        degree = 0 if self.left_out.frame is None else 1
+        stairs = staircase(keys.number[:, 0], self.examples.target, copies, degree)
+        return lowest(stairs.width, along(stairs, self.criterion, copies.sum()))
 
     def width(self, point: Array) -> Width:
         widths, smoothing = point[: self.together], point[self.together :]

@@ -19,7 +19,7 @@ from qkv.regression import batches, columns, empty, local, rows, storage
 from qkv.regression.examples import Array, Examples, Keys, Places, Width
 from qkv.regression.kernels import as_kernel
 from qkv.regression.nearest import Nearest
-from qkv.similarity import Kernel
+from qkv.similarity import CompactKernel, Kernel
 
 WEIGHT = np.dtype([("index", np.intp), ("weight", np.float64)])
 
@@ -78,7 +78,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             self.rows_ = line.take(self.rows_[:, None])[:, 0]
             weight = None if weight is None else line.take(weight[:, None])[:, 0]
         categories = tuple(names.category for names in self.columns_.names)
-        self.examples_ = Examples(keys, target, weight, categories)
+        self.examples_ = Examples.seen(keys, target, weight, categories)
         found = search.find(
             self.examples_, self.kernel_, self.bandwidth, int(self.degree),
             self._set_smoothing(), self.verbose,
@@ -146,24 +146,33 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     def _answer(self, query: Keys, policy: str) -> Array:
         """The fitted values (n, k), by `policy` where no example is in sight."""
         fitted = local.fit(*self._gaze, query, int(self.degree))
-        return self._fill(
+        filled = self._fill(
             policy, fitted.answer, fitted.log_total, query, self.examples_.target,
             self.examples_.mean,
         )  # fmt: skip
+        return filled + self.examples_.pivot
 
     def _fill(
         self, policy: str, answer: Array, log_total: Array, query: Keys, values: Array, prior: Array
     ) -> Array:
         nothing = log_total == -np.inf
+        endless = not isinstance(self.kernel_, CompactKernel) and not self.examples_.categories
+        if endless and nothing.any():
+            # So many bandwidths away that squares overflow: the nearest example still counts.
+            far = nothing & ~np.isnan(query.number).any(axis=1)
+            answer = empty.fill(
+                "nearest", answer, far, self.examples_, self.width_, query, values, prior
+            )
+            nothing &= ~far
         return empty.fill(
             policy, answer, nothing, self.examples_, self.width_, query, values, prior
         )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # A line has no slope along a number that is missing, and nearest neighbours no distance.
+        # Of columns that are missing here and there, nearest neighbours have no order.
         adaptive = isinstance(self.bandwidth, Nearest) or str(self.bandwidth) == "knn"
-        tags.input_tags.allow_nan = self.degree == 0 and not adaptive
+        tags.input_tags.allow_nan = not adaptive
         return tags
 
     def effective_neighbours(self, X: Any) -> Array:  # noqa: N803

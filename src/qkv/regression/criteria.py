@@ -6,13 +6,14 @@ its own fitted value.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from qkv.regression.examples import Array, Examples
 from qkv.regression.local import Others
+from qkv.staircase import Staircase
 
 
 def loo(examples: Examples, others: Others) -> float:
@@ -22,19 +23,33 @@ def loo(examples: Examples, others: Others) -> float:
 
 def gcv(examples: Examples, others: Others) -> float:
     """The mean squared residual over (1 − tr L / n)²."""
-    square, trace = _fitted(examples, others)
-    rest = 1 - trace / examples.copies.sum()
-    return float(square / rest**2) if rest > 1e-9 else math.inf
+    return float(_gcv(*_fitted(examples, others), examples.copies.sum()))
 
 
 def aicc(examples: Examples, others: Others) -> float:
     """log σ² + (1 + tr L / n) / (1 − (tr L + 2) / n), after Hurvich, Simonoff and Tsai."""
-    square, trace = _fitted(examples, others)
-    n = examples.copies.sum()
+    return float(_aicc(*_fitted(examples, others), examples.copies.sum()))
+
+
+def along(stairs: Staircase, criterion: str, n: float) -> Array:
+    """A criterion at every step of a boxcar's curve, of n copies of examples."""
+    if criterion == "loo":
+        return stairs.left_out / n
+    errors = {"gcv": _gcv, "aicc": _aicc}[criterion](stairs.fitted / n, stairs.trace, n)
+    return np.asarray(errors)
+
+
+def _gcv(square: Any, trace: Any, n: float) -> Any:
+    rest = 1 - trace / n
+    known = rest > 1e-9
+    return np.where(known, square / np.where(known, rest, 1.0) ** 2, np.inf)
+
+
+def _aicc(square: Any, trace: Any, n: float) -> Any:
     rest = 1 - (trace + 2) / n
-    if rest <= 0:
-        return math.inf
-    return float(math.log(max(square, 1e-300)) + (1 + trace / n) / rest)
+    known = rest > 0
+    bound = (1 + trace / n) / np.where(known, rest, 1.0)
+    return np.where(known, np.log(np.maximum(square, 1e-300)) + bound, np.inf)
 
 
 CRITERIA: dict[str, Callable[[Examples, Others], float]] = {"loo": loo, "aicc": aicc, "gcv": gcv}

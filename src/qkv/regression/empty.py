@@ -60,15 +60,12 @@ def nearest(examples: Examples, width: Width, query: Keys) -> list[list[int]]:
     """The examples nearest to each query: first by equal categories, then by distance."""
     if query.some_missing or examples.keys.some_missing:
         return [_nearest_by_shared(examples, width, query.take([row])) for row in range(len(query))]
-    number, code = examples.keys.number / width.bandwidth, examples.keys.code
-    extent = (
-        1
-        + 2 * np.abs(number).max(initial=0)
-        + 2 * np.abs(query.number / width.bandwidth).max(initial=0)
-    )
-    # A category that differs costs more than any distance.
-    far = extent * max(1, number.shape[1])
-    columns, asked = [number], [query.number / width.bandwidth]
+    unit = width.bandwidth / width.bandwidth.max(initial=0)
+    number, sought = examples.keys.number / unit, query.number / unit
+    extent = max(np.abs(number).max(initial=0), np.abs(sought).max(initial=0)) or 1.0
+    # Numbers up to 1, of which no square overflows; a category that differs costs more.
+    far, code = 5.0 * max(1, number.shape[1]), examples.keys.code
+    columns, asked = [number / extent], [sought / extent]
     for column, category in enumerate(examples.categories):
         names = np.arange(category.size)
         columns.append(far * (code[:, column, None] == names))

@@ -37,9 +37,31 @@ class Examples(NamedTuple):
     """The training rows, those of weight 0 left out."""
 
     keys: Keys
-    target: Array  # (m, k)
+    target: Array  # (m, k), less the pivot
     weight: Array | None  # (m,) > 0; None where all are 1
     categories: tuple[Category, ...]  # one for each column of codes
+    pivot: Array  # (k,)
+
+    @classmethod
+    def seen(
+        cls, keys: Keys, target: Array, weight: Array | None, categories: tuple[Category, ...]
+    ) -> Examples:
+        """Examples of targets as they were observed.
+
+        Targets far from 0 are counted from a pivot, so that what they differ by keeps its digits:
+        but only where none is lost, which is between half of the pivot and twice of it.
+        """
+        low, high = target.min(axis=0), target.max(axis=0)
+        middle = low / 2 + high / 2
+        least = np.minimum(np.abs(low), np.abs(high))
+        exact = (np.sign(low) == np.sign(high)) & (least >= np.abs(middle) / 2)
+        pivot = np.where(exact, middle, 0.0)
+        return cls(keys, target - pivot, weight, categories, pivot)
+
+    @property
+    def observed(self) -> Array:
+        """The targets as they were observed."""
+        return self.target + self.pivot
 
     @property
     def copies(self) -> Array:

@@ -2,7 +2,8 @@
 
 A local line minimises Σ K(x, kᵢ) (yᵢ − a − bᵀ(kᵢ − x))². Its ingredients are moments of keys and
 targets under the weights: a = ȳ + bᵀ(x − k̄), with b = cov(k, k)⁺ cov(k, y). Where the keys in sight
-do not spread, b is 0 and the mean remains.
+do not spread, b is 0 and the mean remains. A number that a key misses counts as the mean of those
+in sight; along one that the query misses there is no slope.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def fit(examples: Examples, kernel: Kernel, width: Width, query: Keys, degree: i
         return Fit(said.answer, said.log_total)
     frame = Frame(examples, kernel)
     noise = frame.noise(width)
-    if noise > _FLAT / 10:
+    if noise > _FLAT / 10 or query.some_missing or examples.keys.some_missing:
         moments = one_by_one(examples, kernel, width, query, None, _is_line(examples))
     else:
         said = pool(examples, kernel, width, query, frame.columns)
@@ -82,7 +83,7 @@ class LeaveOneOut:
     def _lines(self, frame: Frame, width: Width) -> tuple[Array, Array, Array]:
         """Lines through the others, leverages, and log totals."""
         keys, noise = self.examples.keys, np.full(len(self.examples.target), frame.noise(width))
-        if noise[0] > _FLAT / 10:
+        if noise[0] > _FLAT / 10 or keys.some_missing:
             moments = self._one_by_one(width, np.arange(len(keys)))
             share = self.everyone.share(moments.log_total, width)
         else:

@@ -21,6 +21,7 @@ from qkv.regression.kernels import at
 from qkv.similarity import CompactKernel, Kernel
 from qkv.similarity.base import SortedForm
 
+_TINY = float(np.finfo(np.float64).tiny)
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -77,10 +78,11 @@ def one_by_one(
 ) -> Moments:
     """Moments about each query, keeping all digits; `own` is left out of what each looks at.
 
-    `line` says that the keys are sorted numbers and nothing else, whose windows are known.
+    `line` says that the keys are sorted numbers and nothing else, whose windows are known. A
+    missing number counts as the mean of those in sight, so that it tells nothing of a slope.
     """
     form = None
-    if line and width.neighbors is None:
+    if line and not query.some_missing and width.neighbors is None:
         form = at(kernel, width.bandwidth).as_sorted(torch.from_numpy(examples.keys.number))
     if isinstance(form, SortedForm):
         try:
@@ -127,8 +129,11 @@ def _by_rows(
         step = (key[None] - query.number[batch, None]) / width.bandwidth  # (rows, m, d)
         # Those of no weight may lie infinitely far in bandwidths.
         step = np.where(weights[:, :, None] > 0, step, 0.0)
-        offset, mean = np.einsum("nm,nmd->nd", weights, step), weights @ target
-        step -= offset[:, None]
+        gone = np.isnan(step)
+        offset, mean = np.einsum("nm,nmd->nd", weights, np.where(gone, 0.0, step)), weights @ target
+        if gone.any():
+            offset /= np.maximum(np.einsum("nm,nmd->nd", weights, ~gone), _TINY)
+        step = np.where(gone, 0.0, step - offset[:, None])
         covariance = np.einsum("nm,nmd,nme->nde", weights, step, step, optimize=True)
         side = np.einsum("nm,nmd,mk->ndk", weights, step, target, optimize=True)
         parts.append(Moments(offset, covariance, mean, side, log_total))

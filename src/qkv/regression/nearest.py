@@ -34,7 +34,7 @@ class Adaptive(Kernel):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.kernel = kernel
-        self.may_vanish = kernel.may_vanish  # type: ignore[misc]
+        self.may_vanish = kernel.may_vanish
 
     def check(self, query: Tensor, key: Tensor) -> None:
         self.kernel.check(query[..., :-1], key)

@@ -57,8 +57,9 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
 
     X is an array, or a table of pandas, Polars or Arrow. Dates count in days, other times in
     seconds, booleans as 0 and 1. A number that is missing (NaN, None, null) takes no part in the
-    distance to its row, which is scaled up by the share of columns that do; lines and nearest
-    neighbours take no missing numbers. A missing category weighs what categories do on average.
+    distance to its row, which is scaled up by the share of columns that do; to a line it tells
+    nothing of the slope along its column. Nearest neighbours take no missing numbers. A missing
+    category weighs what categories do on average.
 
     `sample_weight` counts copies of a row: leave-one-out leaves one copy out. Weights of at most 1
     leave out the row whole.
@@ -147,7 +148,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         answer = self._shaped(self._answer(curve, self.empty))
         bounds = self._intervals(level)(curve)
         names = (numbers[0].name if hasattr(self, "feature_names_in_") else "x", "y")
-        return band(numbers[0].shown(key), self.examples_.target[:, 0],
+        return band(numbers[0].shown(key), self.examples_.observed[:, 0],
                     numbers[0].shown(curve.number[:, 0]), answer, bounds,
                     names=names, level=level)  # fmt: skip
 
@@ -193,7 +194,8 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         copies = self.examples_.copies[None]
         alone = np.repeat(target[:, None], wanted.size, axis=1)
         prior = _quantiles(copies / copies.sum(), target, wanted)[0]
-        return self._shaped(self._fill(self.empty, found, totals, query, alone, prior))
+        filled = self._fill(self.empty, found, totals, query, alone, prior)
+        return self._shaped(filled + self.examples_.pivot)
 
     def loo_score(self) -> float:
         """R² of predicting each example from all others, averaged over outputs.

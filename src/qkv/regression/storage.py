@@ -52,7 +52,7 @@ def save(model: Any, path: Path) -> None:
     arrays = {
         "number": examples.keys.number,
         "code": examples.keys.code,
-        "target": examples.target,
+        "target": examples.observed,
         "rows": model.rows_.astype(np.int64),
         "kept": kept,
         "bandwidth": model.bandwidth_,
@@ -112,7 +112,7 @@ def _restored(
     numbers = [Number(*column) for column in facts["numbers"]]
     names = [Names(*column) for column in facts["names"]]
     model.columns_ = Columns(numbers, names)
-    model.examples_ = Examples(
+    model.examples_ = Examples.seen(
         Keys(arrays["number"], arrays["code"]),
         arrays["target"],
         arrays.get("weight"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from qkv.similarity.base import FusedForm, Similarity, widen
+from qkv.similarity.base import FusedForm, PreparedSize, Similarity, widen
 from qkv.similarity.dot import check_sizes
 
 
@@ -35,6 +35,9 @@ class Additive(Similarity):
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return widen(self.query_projection(query)), widen(self.key_projection(key))
+
+    def prepared_size(self) -> PreparedSize:
+        return PreparedSize(0, self.weight.numel())
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         hidden = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()  # (..., n, m, h), made once

@@ -12,8 +12,8 @@ that underflows far from the data still has a nearest key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,16 @@ class SortedForm(NamedTuple):
     bandwidth: float
 
 
+class PreparedSize(NamedTuple):
+    """The columns of a prepared token: so many times those of the token, and so many more."""
+
+    times: int
+    more: int
+
+    def columns(self, dim: int) -> int:
+        return self.times * dim + self.more
+
+
 class Similarity(nn.Module):
     """Scores of queries against keys; subclasses write :meth:`score` and little else.
 
@@ -64,20 +74,26 @@ class Similarity(nn.Module):
     - :meth:`score` compares prepared queries with prepared keys, each pair on its own.
     """
 
-    weighting: ClassVar[Literal["softmax", "proportional"]] = "softmax"
+    weighting: Literal["softmax", "proportional"] = "softmax"
 
     #: What kind of work a pair is, as :mod:`qkv.cost` prices it.
-    family: ClassVar[str] = "any"
+    family: str = "any"
 
     #: True where every score of a pair may be 0 (log_score -inf), so that a row may end up empty.
-    may_vanish: ClassVar[bool] = False
+    may_vanish: bool = False
 
     #: True where scores are known never to be negative, so that weights proportional to them need
     #: no logarithm, in which a negative one would show as NaN.
-    nonnegative: ClassVar[bool] = False
+    nonnegative: bool = False
 
     #: True where :meth:`as_dot` looks at the data to decide.
-    depends_on_spread: ClassVar[bool] = False
+    depends_on_spread: bool = False
+
+    #: True where each head has numbers of its own, so that scores depend on their head.
+    per_head: bool = False
+
+    #: True where it is written with an operator, so that it goes into brackets.
+    is_combined = False
 
     def check(self, query: Tensor, key: Tensor) -> None:
         """Raise ValueError unless the sizes of `query` and `key` can be compared."""
@@ -90,6 +106,10 @@ class Similarity(nn.Module):
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """The per-token half of the formula; leaves half precision behind."""
         return widen(query), widen(key)
+
+    def prepared_size(self) -> PreparedSize | None:
+        """The size of what :meth:`prepare` makes of tokens; None: nobody knows."""
+        return PreparedSize(1, 0) if type(self).prepare is Similarity.prepare else None
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores (…, n, m) of prepared queries (…, n, p) against prepared keys (…, m, p)."""
@@ -135,9 +155,49 @@ class Similarity(nn.Module):
         formulas = {"prepare", "score", "log_score", "profile", "log_profile", "forward"}
         if cls.__dict__.keys() & formulas:
             shortcuts = ("as_dot", "as_fused", "as_sorted", "log_scores", "nonnegative", "family")
-            for shortcut in shortcuts:
+            for shortcut in (*shortcuts, "prepared_size"):
                 if shortcut not in cls.__dict__:
                     setattr(cls, shortcut, getattr(Similarity, shortcut))
+
+    def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Similarity:
+        """This similarity for entries `start` to `stop` of the leading axis `axis` alone."""
+        return self
+
+    def describe(self) -> str:
+        """Its name, or how it is put together, in one line."""
+        return type(self).__name__
+
+    def __add__(self, other: Similarity | Callable[[Tensor, Tensor], Tensor]) -> Similarity:
+        """Scores added; see :mod:`qkv.similarity.algebra`."""
+        from qkv.similarity.algebra.pairs import Sum, as_part
+
+        return Sum(self, as_part(other, "+"))
+
+    def __mul__(self, other: Similarity | float | Tensor) -> Similarity:
+        """A multiple of the scores, or a product of kernels."""
+        from qkv.similarity.algebra import Product, Scaled
+        from qkv.similarity.algebra.pairs import as_part
+
+        if isinstance(other, (float, int, Tensor)):
+            return Scaled(self, other)
+        return Product(self, as_part(other, "*"))
+
+    def __rmul__(self, factor: float | Tensor) -> Similarity:
+        return self * factor
+
+    def soft_cap(self, cap: float) -> Similarity:
+        """cap · tanh(score / cap): scores between −cap and cap."""
+        from qkv.similarity.algebra import SoftCapped
+
+        return SoftCapped(self, cap)
+
+    def with_temperature(
+        self, temperature: float | Sequence[float] | Tensor, learnable: bool = False
+    ) -> Similarity:
+        """score / temperature, one or one for each head; learned as its logarithm."""
+        from qkv.similarity.algebra import Tempered
+
+        return Tempered(self, temperature, learnable)
 
     def pair_width(self, dim: int) -> int:
         """How many numbers :meth:`score` holds at once for a pair of tokens of size `dim`."""
@@ -146,6 +206,11 @@ class Similarity(nn.Module):
     def pair_flops(self, dim: int) -> int:
         """Floating-point operations :meth:`score` spends on a pair of tokens of size `dim`."""
         return 2 * dim
+
+
+def may_be_dot(similarity: Similarity) -> bool:
+    """Whether :meth:`Similarity.as_dot` is worth asking."""
+    return type(similarity).as_dot is not Similarity.as_dot
 
 
 class FromCallable(Similarity):

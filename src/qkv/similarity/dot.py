@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from qkv.similarity.base import DotForm, Similarity, widen
+from qkv.similarity.base import DotForm, PreparedSize, Similarity, widen
 from qkv.similarity.positive import Positive
 
 
@@ -71,6 +71,9 @@ class Cosine(Similarity):
         query, key = widen(query), widen(key)
         return _unit(query) / self.temperature(query), _unit(key)
 
+    def prepared_size(self) -> PreparedSize:
+        return PreparedSize(1, 0)
+
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         return query @ key.mT
 
@@ -102,6 +105,9 @@ class Bilinear(Similarity):
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return widen(query @ self.weight), widen(key)  # (..., n, d_k), (..., m, d_k)
+
+    def prepared_size(self) -> PreparedSize:
+        return PreparedSize(0, self.weight.shape[1])
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         return query @ key.mT

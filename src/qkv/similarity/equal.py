@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -18,7 +16,7 @@ class Equal(Similarity):
     """
 
     weighting = "proportional"
-    may_vanish: ClassVar[bool] = True
+    may_vanish = True
 
     nonnegative = True
     family = "equal"

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor, nn
 
-from qkv.similarity.base import FusedForm, Similarity, widen
+from qkv.similarity.base import FusedForm, PreparedSize, Similarity, widen
 from qkv.similarity.dot import Dot, check_sizes
 
 
@@ -22,6 +22,8 @@ class Gated(Similarity):
     def __init__(self, query_dim: int, key_dim: int, base: Similarity | None = None) -> None:
         super().__init__()
         self.base = Dot() if base is None else base
+        if not isinstance(self.base, Similarity):
+            raise TypeError(f"base must be a similarity; got {type(base).__name__} {base!r}")
         if self.base.weighting != "softmax":
             raise ValueError(
                 f"base must be a similarity with softmax weights; got {type(self.base).__name__}"
@@ -44,6 +46,10 @@ class Gated(Similarity):
             torch.cat([prepared_query, widen(self.query_gate(query))], dim=-1),
             torch.cat([prepared_key, widen(self.key_gate(key))], dim=-1),
         )
+
+    def prepared_size(self) -> PreparedSize | None:
+        base = self.base.prepared_size()
+        return None if base is None else base._replace(more=base.more + 1)
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         gate = torch.sigmoid(query[..., -1:] + key[..., -1:].mT)  # (..., n, m)

@@ -7,7 +7,6 @@ number or one for each key dimension.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -158,7 +157,7 @@ class Laplacian(Kernel):
 class CompactKernel(Kernel):
     """A kernel that is 0 beyond one bandwidth: a query far from all keys attends to nothing."""
 
-    may_vanish: ClassVar[bool] = True
+    may_vanish = True
 
 
 class Boxcar(CompactKernel):

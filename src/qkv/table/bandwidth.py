@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from qkv.bandwidth import VERY_FEW, Score, log_error, search, span
+from qkv.bandwidth import Score, affordable_grid, log_error, search, span
 from qkv.operators.sorted.line import KERNELS as SORTED
 from qkv.operators.sorted.line import Line, failure
+from qkv.staircase import lowest, staircase
 from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
 from qkv.table.comparison import COMPACT, log_kernel
 from qkv.table.reading import complete
@@ -62,12 +63,22 @@ def choose(rows: pa.Table, wanted: dict[str, Wanted], value: str) -> dict[str, f
         return dict.fromkeys(lacking, 1.0)
     values = _whole(rows.column(value))
     score = _on_a_line(points, wanted, values) if len(wanted) == 1 else None
-    compact = all(wanted[column].name in COMPACT for column in lacking) and score is not None
+    on_a_line = score is not None
+    compact = all(wanted[column].name in COMPACT for column in lacking)
+    compact = compact and (on_a_line or len(lacking) > 1)  # else finer steps would take too long
     score = score or _between_all(rows, points, wanted, values)
     copies = np.ones(len(rows))
     axes = [span(points[column], copies, len(lacking), compact) for column in lacking]
-    best = search(score, axes, together=len(lacking), thorough=len(rows) <= VERY_FEW)
+    if on_a_line and wanted[lacking[0]].name == "boxcar":
+        axes[0] = axes[0]._replace(places=_steps(points[lacking[0]][:, 0], values))
+    best = search(score, axes, len(lacking), affordable_grid(len(rows)))
     return dict(zip(lacking, np.exp(best.point).tolist(), strict=True))
+
+
+def _steps(key: Array, values: pa.Array) -> tuple[float, ...]:
+    """The lowest steps of a boxcar's curve."""
+    stairs = staircase(key, _Numbers(values).truth, np.ones(len(key)), degree=0)
+    return tuple(np.log(lowest(stairs.width, stairs.left_out)))
 
 
 def _on_a_line(

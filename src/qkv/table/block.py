@@ -23,7 +23,7 @@ _WORTH_SORTING = 16
 _ROWS_WORTH_SORTING = 1024
 #: Rows that a single query meets without help from other threads, whose cores decode the next ones;
 #: and into how many parts more of them are cut at most.
-_LONG, _CUTS = 2**17, 8
+_LONG, _CUTS = 2**18, 8
 #: Tasks that one thread does at a time, at most.
 _GRAIN = 64
 
@@ -155,8 +155,10 @@ def _tasks(
                 span = distance.spans(line[low:high], query.sum(axis=1), _range(logs[low:high]))
                 spans[number * n : (number + 1) * n] = low + span
     cuts = min(_CUTS, -(-m // _LONG)) if g * n < _CUTS else 1
-    edges = np.linspace(0, m, max(cuts, 1) + 1).astype(np.int64)
-    parts = [np.clip(spans, low, high) for low, high in pairwise(edges)]
+    parts = [spans]
+    if cuts > 1:
+        edges = np.linspace(0, m, cuts + 1).astype(np.int64)
+        parts = [np.clip(spans, low, high) for low, high in pairwise(edges)]
     query = np.tile(np.arange(n), g * len(parts))
     return kernels.Tasks(query, np.concatenate(parts))
 

@@ -6,6 +6,7 @@ k-d tree whose leaves are blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from qkv.table.columns import Kind, kind_of, plain
-from qkv.table.comparison import NEGLIGIBLE, Comparison
+from qkv.table.comparison import Comparison
 
 #: Rows in a block.
 BLOCK = 4096
+#: The share of all weight that blocks may have that are left out: 2⁻⁸ of a sum's last digit.
+LOST = 2.0**-60
 #: Pairs of a query and a block that are judged; beyond, all blocks are read.
 _MOST_PAIRS = 2**23
 
@@ -41,11 +44,23 @@ class Boxes(NamedTuple):
         for own in comparisons:
             above, below = own.bounds(self.low[own.column], self.high[own.column])
             most, least = most + above, least + below
-        enough = least.max(axis=1, initial=-np.inf, keepdims=True) - NEGLIGIBLE
         kept = most > -np.inf
         if nearest_counts:
-            kept &= most >= enough
+            kept &= most >= _enough(least, self.rows)
         return np.asarray(kept.any(axis=0))
+
+
+def _enough(least: np.ndarray, rows: int) -> np.ndarray:
+    """What a block's rows may weigh at most, in logarithms, to be left out, (n, 1).
+
+    All that are left out weigh less than LOST of what the blocks weigh together at least.
+    """
+    peak = least.max(axis=1, initial=-np.inf, keepdims=True)
+    shares = np.exp(least - np.where(np.isfinite(peak), peak, 0.0))
+    sizes = np.minimum(rows - BLOCK * np.arange(least.shape[1]), BLOCK)
+    with np.errstate(divide="ignore"):
+        together = np.log(shares @ sizes)[:, None]
+    return np.asarray(peak + together - math.log(max(rows, 1)) + math.log(LOST))
 
 
 def boxes_of(keys: dict[str, pa.Array]) -> Boxes:

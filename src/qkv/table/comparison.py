@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from qkv.extras import need
-from qkv.table import kernels
+from qkv.table import kernels, tile_scores
 from qkv.table.columns import (
     Kind,
     kind_of,
@@ -34,11 +34,11 @@ from qkv.table.words import key_words, queries_in_ticks, query_words, unit_in_ti
 
 #: Kernels of the distance in bandwidths, by name.
 KERNELS = {
-    "gaussian": kernels.GAUSSIAN,
-    "laplacian": kernels.LAPLACIAN,
-    "boxcar": kernels.BOXCAR,
-    "triangular": kernels.TRIANGULAR,
-    "epanechnikov": kernels.EPANECHNIKOV,
+    "gaussian": tile_scores.GAUSSIAN,
+    "laplacian": tile_scores.LAPLACIAN,
+    "boxcar": tile_scores.BOXCAR,
+    "triangular": tile_scores.TRIANGULAR,
+    "epanechnikov": tile_scores.EPANECHNIKOV,
 }
 #: Kernels that are 0 beyond one bandwidth.
 COMPACT = {"boxcar", "triangular", "epanechnikov"}
@@ -56,6 +56,8 @@ _SERVES = {
 }
 #: e to the minus this, times all the rows there may be, is below the last digit of a sum.
 NEGLIGIBLE = 60.0
+#: The least bound of logs that never are −inf; sums of several such are none either.
+_FAR = -1e306
 #: Keys that a source is asked for by name.
 _MOST_LITERALS = 1000
 #: Windows apart from each other that a source is asked for; more become one.
@@ -176,7 +178,10 @@ class Distance(Coded):
             below, above = (self._differences(side) * self.inverse for side in (low, high))
             near = np.maximum(np.maximum(below, -above), 0.0) * (1.0 - 1e-12)  # rounded inwards
             far = np.maximum(np.abs(below), np.abs(above))
-            return log_kernel(self._name, near**2), log_kernel(self._name, far**2)
+            most, least = log_kernel(self._name, near**2), log_kernel(self._name, far**2)
+        if self._reach is None:  # however far, the nearest rows count
+            return np.maximum(most, _FAR), np.maximum(least, _FAR)
+        return most, least
 
     def window(self) -> Condition | None:
         if self._reach is None or kind_of(self._type) is Kind.BOOLEAN:
@@ -212,7 +217,7 @@ class Distance(Coded):
 class Same(Coded):
     """The hard look-up: a weight of 1 where key and query are the same, else 0."""
 
-    code = kernels.EQUAL
+    code = tile_scores.EQUAL
 
     def __init__(self, column: str, type: pa.DataType, entries: pa.Array) -> None:
         super().__init__(column, "equal")
@@ -321,7 +326,7 @@ class Vectors(Comparison):
         )
         logs = log_kernel(self._name, squared)
         if self._name in ("gaussian", "euclidean", "laplacian"):
-            for place in np.flatnonzero((squared > -kernels.FARTHEST).all(axis=1)):
+            for place in np.flatnonzero((squared > -tile_scores.FARTHEST).all(axis=1)):
                 logs[place] = _far(self.query[place], key, inverse)
         return logs
 
@@ -332,7 +337,7 @@ def _far(query: np.ndarray, key: np.ndarray, inverse: float) -> np.ndarray:
     most = np.abs(half).max(axis=1, keepdims=True)
     squared = ((half / most) ** 2).sum(axis=1)
     rank = np.log(squared) + 2 * (np.log(most[:, 0]) + math.log(2) + math.log(inverse))
-    return kernels.FARTHEST * 10 * (1.0 + 1e-4 * rank)  # type: ignore[no-any-return]
+    return tile_scores.FARTHEST * 10 * (1.0 + 1e-4 * rank)  # type: ignore[no-any-return]
 
 
 def log_kernel(name: str, squared: np.ndarray) -> np.ndarray:

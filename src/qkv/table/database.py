@@ -5,48 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from qkv.table import bandwidth as bandwidths
+from qkv.table.asking import Asker, Terms
 from qkv.table.assembling import Assembly
-from qkv.table.block import Question
 from qkv.table.columns import Kind, entries, kind_of
 from qkv.table.curve import assemble as assemble_curve
-from qkv.table.groups import check_groups
 from qkv.table.index import Index
 from qkv.table.join import soft_join
 from qkv.table.join.on import OnLike
 from qkv.table.plan import TablePlan
 from qkv.table.queries import listed
-from qkv.table.reading import Progress, Reading, read
-from qkv.table.row_weights import DecayLike, RowWeights
+from qkv.table.reading import Progress
+from qkv.table.row_weights import DecayLike
 from qkv.table.similarity import (
     BandwidthLike,
     CutoffLike,
     SimilarityLike,
-    Wanted,
-    compare,
-    wanted_for,
 )
-from qkv.table.sources import Request, Scan, Source, open_source
-from qkv.table.sources.base import Where
-from qkv.table.where import Condition, both, check_column, parse
-
-#: Said of a bandwidth that no sample could tell.
-_UNKNOWN = " (a guess: leave-one-out takes two rows or more)"
-
-
-class Asked(NamedTuple):
-    """A question, checked and ready to be put to the source."""
-
-    question: Question
-    by: list[str]
-    weights: RowWeights
-    plan: TablePlan
-    scan: Scan
+from qkv.table.sources import Source, open_source
+from qkv.table.where import WhereLike, check_column
 
 
 class Database:
@@ -100,7 +80,7 @@ class Database:
             self._check(name, "value")
         if len(set(self.values)) < len(self.values):
             raise ValueError(f"value must name each column once; got {self.value}")
-        self._chosen: dict[Any, tuple[dict[str, float], int]] = {}
+        self._asker = Asker(self._source, self.key, self.values)
 
     @property
     def schema(self) -> pa.Schema:
@@ -143,7 +123,7 @@ class Database:
         similarity: SimilarityLike = "equal",
         bandwidth: BandwidthLike = None,
         cutoff: CutoffLike = None,
-        where: str | Condition | pc.Expression | None = None,
+        where: WhereLike = None,
         by: str | Sequence[str] | None = None,
         weight: str | None = None,
         decay: DecayLike | None = None,
@@ -174,9 +154,10 @@ class Database:
         queries, many = listed(q, self.key, self.schema)
         if not queries:
             return []
-        asked = self._ask(queries, similarity, bandwidth, cutoff, where, by, weight, decay, top)
+        terms = Terms(similarity, bandwidth, cutoff, where, by, weight, decay, top)
+        asked = self._asker.ask(queries, terms)
         assembly = Assembly(
-            self._read(asked, progress),
+            self._asker.read(asked, progress),
             queries,
             asked.question.comparisons,
             asked.weights,
@@ -193,7 +174,7 @@ class Database:
         *,
         similarity: SimilarityLike = "gaussian",
         bandwidth: BandwidthLike = None,
-        where: str | Condition | pc.Expression | None = None,
+        where: WhereLike = None,
         by: str | Sequence[str] | None = None,
         weight: str | None = None,
         decay: DecayLike | None = None,
@@ -215,8 +196,9 @@ class Database:
         queries, many = listed(grid, self.key, self.schema)
         if not many or not queries:
             raise ValueError(f"grid must be a sequence of keys, one or more; got {grid!r}")
-        asked = self._ask(queries, similarity, bandwidth, None, where, by, weight, decay, 0)
-        reading = self._read(asked, progress)
+        terms = Terms(similarity, bandwidth, None, where, by, weight, decay, top=0)
+        asked = self._asker.ask(queries, terms)
+        reading = self._asker.read(asked, progress)
         points = entries(
             [one[self.key[0]] for one in queries], self.schema.field(self.key[0]).type, self.key[0]
         )
@@ -231,6 +213,8 @@ class Database:
         top: int | None = 1,
         cutoff: CutoffLike = None,
         bandwidth: BandwidthLike = None,
+        where: WhereLike = None,
+        where_left: WhereLike = None,
         progress: Progress | None = None,
     ) -> pa.Table:
         """This table with what each of its rows finds in another; see :func:`qkv.table.soft_join`.
@@ -247,6 +231,8 @@ class Database:
             top=top,
             cutoff=cutoff,
             bandwidth=bandwidth,
+            where=where,
+            where_left=where_left,
             progress=progress,
         )
 
@@ -257,7 +243,7 @@ class Database:
         similarity: SimilarityLike = "equal",
         bandwidth: BandwidthLike = None,
         cutoff: CutoffLike = None,
-        where: str | Condition | pc.Expression | None = None,
+        where: WhereLike = None,
         by: str | Sequence[str] | None = None,
         weight: str | None = None,
         decay: DecayLike | None = None,
@@ -265,14 +251,8 @@ class Database:
     ) -> TablePlan:
         """How :meth:`query` would ask the source, without asking it for rows."""
         queries, _ = listed(q, self.key, self.schema)
-        return self._ask(queries, similarity, bandwidth, cutoff, where, by, weight, decay, top).plan
-
-    def _is_empty(self, scan: Scan) -> bool:
-        """Whether a reading that gave no rows had any to give."""
-        if scan.window is None or self._source.once:
-            return True
-        everything = self._source.scan(Request(self.key[:1], whole_rows=False)).batches()
-        return not any(len(batch) for batch in everything)
+        terms = Terms(similarity, bandwidth, cutoff, where, by, weight, decay, top)
+        return self._asker.ask(queries, terms).plan
 
     def _check(self, name: str, argument: str) -> None:
         if not isinstance(name, str):
@@ -290,97 +270,6 @@ class Database:
         if kind_of(type) is Kind.OTHER:
             raise TypeError(f"{argument} column {name!r} ({type}) holds {Kind.OTHER.value}")
 
-    def _ask(
-        self,
-        queries: list[dict[str, Any]],
-        similarity: SimilarityLike,
-        bandwidth: BandwidthLike,
-        cutoff: CutoffLike,
-        where: str | Condition | pc.Expression | None,
-        by: str | Sequence[str] | None,
-        weight: str | None,
-        decay: DecayLike | None,
-        top: int | None,
-    ) -> Asked:
-        top = _checked_top(top, by)
-        condition = self._condition(where)
-        groups = check_groups(by, self.schema)
-        weights = RowWeights(self.schema, weight, decay)
-        types = {name: self.schema.field(name).type for name in self.key}
-        keys = {n: entries([one[n] for one in queries], types[n], n) for n in self.key}
-        wanted = {
-            name: wanted_for(name, types[name], similarity, bandwidth, cutoff) for name in self.key
-        }
-        chosen, rows = self._choose(wanted, condition)
-        for name, width in chosen.items():
-            wanted[name] = wanted[name]._replace(bandwidth=width)
-        comparisons = [compare(name, types[name], keys[name], wanted[name]) for name in self.key]
-        window: Condition | None = None
-        for own in comparisons:
-            window = both(window, own.window())
-        columns = [*dict.fromkeys([*self.key, *self.values, *groups, *weights.columns])]
-        request = Request(
-            columns,
-            top > 0,
-            condition,
-            window,
-            tuple(groups),
-            bool(weights.columns),
-            tuple(comparisons),
-            len(queries),
-        )
-        scan = self._source.scan(request)
-        scan.window = window
-        told = f" (by leave-one-out on {rows:,} rows)" if rows > 1 else _UNKNOWN
-        plan = TablePlan(
-            source=self._source.description,
-            columns=scan.columns,
-            similarity={
-                own.column: own.description + (told if own.column in chosen else "")
-                for own in comparisons
-            },
-            where=None if condition is None else str(condition),
-            window=None if window is None else str(window),
-            by=groups,
-            weights=weights.description,
-            notes=[*self._source.notes, *scan.notes],
-        )
-        if scan.groups is not None:
-            plan.row_groups_read, plan.row_groups = scan.groups
-        question = Question(comparisons, len(queries), top)
-        return Asked(question, groups, weights, plan, scan)
-
-    def _condition(self, where: str | Condition | pc.Expression | None) -> Where:
-        condition: Where = parse(where, self.schema) if isinstance(where, str) else where
-        if condition is not None and not isinstance(condition, (Condition, pc.Expression)):
-            raise TypeError(
-                "where must be a sentence or a pyarrow.compute.Expression; "
-                f"got {type(where).__name__}"
-            )
-        return condition
-
-    def _read(self, asked: Asked, progress: Progress | None) -> Reading:
-        reading = read(asked.scan, asked.question, self.values, asked.by, asked.weights, progress)
-        if reading.rows == 0 and asked.plan.where is None and self._is_empty(asked.scan):
-            raise ValueError(f"the table ({self._source.description}) is empty")
-        asked.plan.rows_read = reading.rows
-        return reading
-
-    def _choose(self, wanted: dict[str, Wanted], where: Where) -> tuple[dict[str, float], int]:
-        """Bandwidths for the columns that lack one, and how many rows told them.
-
-        They are chosen once for each kind of question.
-        """
-        if not any(own.lacks_bandwidth for own in wanted.values()):
-            return {}, 0
-        question = (tuple(wanted.items()), str(where))
-        if question not in self._chosen:
-            first = self.values[0]
-            columns = [*dict.fromkeys([*self.key, first])]
-            rows = bandwidths.sample(self._source.original, columns, where)
-            self._chosen[question] = bandwidths.choose(rows, wanted, first), len(rows)
-        return self._chosen[question]
-
 
 def _opened(
     source: Any,
@@ -391,11 +280,3 @@ def _opened(
 ) -> Source:
     opened = isinstance(source, Source)
     return source if opened else open_source(source, table, sql, csv, needed)
-
-
-def _checked_top(top: int | None, by: Any) -> int:
-    if top is None:
-        return 5 if by is None else 0
-    if isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 10_000:
-        raise ValueError(f"top must be a number of rows from 0 to 10,000; got {top!r}")
-    return top

@@ -37,9 +37,10 @@ _DIFFERENCES = {
 _MACROS = [
     """_qkv_width(h) AS CASE WHEN h > 0 AND isfinite(h::DOUBLE) THEN h::DOUBLE
         ELSE error('bandwidth must be positive and finite; got ' || h) END""",
-    # The logarithm of a weight; NULL for none.
+    # The logarithm of a weight; NULL for none. Where squares overflow, distance alone ranks.
     f"""_qkv_log(u, kernel) AS CASE kernel
-        WHEN 'gaussian' THEN -0.5 * u * u
+        WHEN 'gaussian' THEN CASE WHEN abs(u) < 1e150 THEN -0.5 * u * u
+            ELSE -1e301 * (1 + 2e-4 * ln(least(abs(u), 1e308))) END
         WHEN 'laplacian' THEN -abs(u)
         WHEN 'boxcar' THEN CASE WHEN abs(u) <= 1 THEN 0.0::DOUBLE END
         WHEN 'triangular' THEN CASE WHEN abs(u) < 1 THEN ln(1 - abs(u)) END

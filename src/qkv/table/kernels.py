@@ -1,9 +1,8 @@
 """The inner loop: how a batch of rows is weighed and summed, for some of the queries.
 
-A tile of rows at a time, so that scores stay in the nearest cache. The weight of a row is
-factor · exp(log): what similarities say in logarithms is added up in `logs`, what they say
-outright, never more than 1, is multiplied into `factors`; then one exponential is taken, shifted
-by the largest log seen so far.
+A tile of rows at a time, so that scores stay in the nearest cache. Scores come as logs and factors
+(`tile_scores.py`); one exponential is taken, shifted by the largest log seen so far, and none where
+all logs are 0.
 """
 
 from __future__ import annotations
@@ -14,17 +13,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qkv.jit import device, device_in_order, kernel
-from qkv.jit.builtins import exp, noinline, ordered, unordered
+from qkv.jit.builtins import exp, noinline
 from qkv.jit.signature import Double1, Double2, Int1, Int2, PerThread
+from qkv.table.tile_scores import (
+    FARTHEST,
+    clear,
+    compare,
+    has_logs,
+    largest_factor,
+    largest_log,
+    rank_far,
+    subtract,
+)
 
 #: Rows weighed at once: the arrays of a tile fit into 32 kB.
 TILE = 1024
-
-#: How the difference of a query and a key becomes a weight.
-GAUSSIAN, LAPLACIAN, BOXCAR, TRIANGULAR, EPANECHNIKOV, EQUAL = range(6)
-
-#: Below this, logs are those of rows so far away that only the nearest of them count.
-FARTHEST = -1e300
+#: Rows of a tile that are passed over at once where none of them leads.
+STRIP = 64
 
 #: The columns of `sums`: Σw, Σw², the mean Σwv / Σw, what its rounding left out, Σw(v − mean)².
 TOTAL, SQUARED, MEAN, REST, SPREAD = range(5)
@@ -75,66 +80,6 @@ class Scratch(NamedTuple):
     logs: Double1
     factors: Double1  # and then weights
     differences: Double1  # of keys of several words from the query
-
-
-@device
-def _clear(given: Any, start: int, logs: Any, factors: Any) -> None:
-    """Begin with what rows weigh by themselves."""
-    for i in range(len(logs)):
-        logs[i] = given[start + i] if len(given) > 0 else 0.0
-        factors[i] = 1.0
-
-
-@device_in_order
-def _subtract(key: Any, query: Any, differences: Any) -> None:
-    """Keys less the query, word by word: the highest first, so that nothing is rounded away."""
-    for i in range(len(differences)):
-        differences[i] = 0.0
-    for word in range(len(query)):
-        for i in range(len(differences)):
-            differences[i] += key[word, i] - query[word]
-
-
-@device
-def _gaussian(key: Any, query: float, inverse: float, logs: Any) -> None:
-    noinline()
-    for i in range(len(key)):
-        u = (key[i] - query) * inverse
-        logs[i] -= 0.5 * (u * u)
-
-
-@device
-def _compare(kind: int, key: Any, query: float, inverse: float, logs: Any, factors: Any) -> None:
-    """What one key column says of a tile."""
-    if kind == GAUSSIAN:
-        _gaussian(key, query, inverse, logs)
-    elif kind == LAPLACIAN:
-        for i in range(len(key)):
-            logs[i] -= abs((key[i] - query) * inverse)
-    elif kind == BOXCAR:
-        for i in range(len(key)):
-            factors[i] *= 1.0 if abs((key[i] - query) * inverse) <= 1.0 else 0.0
-    elif kind == TRIANGULAR:
-        for i in range(len(key)):
-            factors[i] *= max(1.0 - abs((key[i] - query) * inverse), 0.0)
-    elif kind == EPANECHNIKOV:
-        for i in range(len(key)):
-            u = (key[i] - query) * inverse
-            factors[i] *= max(1.0 - u * u, 0.0)
-    else:
-        for i in range(len(key)):
-            factors[i] *= 1.0 if key[i] == query else 0.0
-
-
-@device
-def _largest_log(logs: Any, factors: Any) -> float:
-    """The largest log among rows that count; as integers, whose maximum LLVM can vectorise."""
-    noinline()
-    never = ordered(-np.inf)
-    largest = never
-    for i in range(len(logs)):
-        largest = max(largest, ordered(logs[i]) if factors[i] > 0.0 else never)
-    return float(unordered(largest))
 
 
 @device
@@ -216,20 +161,45 @@ def _spread(weights: Any, codes: Any, mass: Any) -> None:
 
 
 @device
-def _lead(logs: Any, factors: Any, rows: Any, start: int, lead_logs: Any, lead_rows: Any) -> None:
+def _least_factor(in_logs: bool, lead_logs: Any) -> float:
+    """What a factor must pass for its row to lead. Rounded down: the logarithm decides."""
+    return 0.0 if in_logs else exp(lead_logs[-1]) * (1.0 - 1e-12)
+
+
+@device
+def _lead(
+    logs: Any,
+    factors: Any,
+    in_logs: bool,
+    rows: Any,
+    start: int,
+    lead_logs: Any,
+    lead_rows: Any,
+) -> None:
     """Keep the best rows, the best first; of equals, the one met first.
 
-    From the end that seems the better one: then few rows are better than those that were kept.
+    From the end that seems the better one: then few rows are better than those that were kept, and
+    most strips have none.
     """
-    last, count = len(lead_logs) - 1, len(logs)
-    backwards = logs[0] < logs[count - 1]
-    for step in range(count):
-        i = count - 1 - step if backwards else step
-        enough = logs[i] > lead_logs[last] or (backwards and logs[i] == lead_logs[last])
-        if factors[i] > 0.0 and enough:
-            score = logs[i] if factors[i] == 1.0 else logs[i] + math.log(factors[i])
-            row = rows.first + (rows.order[start + i] if len(rows.order) > 0 else start + i)
-            _insert(score, row, lead_logs, lead_rows)
+    count = len(logs)
+    backwards = logs[0] < logs[count - 1] or factors[0] < factors[count - 1]
+    strips = (count + STRIP - 1) // STRIP
+    for step in range(strips):
+        first = (strips - 1 - step if backwards else step) * STRIP
+        last = min(first + STRIP, count)
+        if in_logs and largest_log(logs[first:last], factors[first:last]) < lead_logs[-1]:
+            continue
+        least = _least_factor(in_logs, lead_logs)
+        if largest_factor(factors[first:last]) <= least:
+            continue
+        for place in range(first, last):
+            i = first + last - 1 - place if backwards else place
+            enough = logs[i] > lead_logs[-1] or (backwards and logs[i] == lead_logs[-1])
+            if factors[i] > least and enough:
+                score = logs[i] if factors[i] == 1.0 else logs[i] + math.log(factors[i])
+                row = rows.first + (rows.order[start + i] if len(rows.order) > 0 else start + i)
+                _insert(score, row, lead_logs, lead_rows)
+                least = _least_factor(in_logs, lead_logs)
 
 
 @device
@@ -262,51 +232,6 @@ def _rescale(found: Any, q: int, largest: float) -> None:
 
 
 @device
-def _far(kind: int, key: Any, query: float, inverse: float, logs: Any) -> None:
-    """Add a column's part to log ‖u‖², for rows of which the square itself would overflow."""
-    for i in range(len(key)):
-        part = math.log(abs(key[i] - query)) + math.log(inverse)
-        if kind == GAUSSIAN:
-            part *= 2.0
-        elif kind == LAPLACIAN:
-            part += math.log(2.0)
-        else:
-            part = -np.inf
-        larger, less = max(logs[i], part), min(logs[i], part)
-        if less > -np.inf:
-            larger += math.log(1.0 + exp(less - larger))
-        logs[i] = larger
-
-
-@device
-def _rank_far(
-    rows: Any, queries: Any, q: int, start: int, stop: int, logs: Any, differences: Any
-) -> None:
-    """Give rows beyond all that an exponential can tell apart logs by their distance alone.
-
-    Below all other logs, and so far from each other that only the nearest weigh anything.
-    """
-    noinline()
-    for i in range(len(logs)):
-        logs[i] = -np.inf
-    word = 0
-    for c in range(len(queries.kinds)):
-        _subtract(
-            rows.key[word : word + queries.words[c], start:stop],
-            queries.query[q, word : word + queries.words[c]],
-            differences,
-        )
-        _far(queries.kinds[c], differences, 0.0, queries.inverse[c], logs)
-        word += queries.words[c]
-    for i in range(len(logs)):
-        logs[i] = -1e301 * (1.0 + 1e-4 * logs[i]) if logs[i] > 690.0 else 0.0
-        if len(queries.given) > 0:
-            logs[i] += queries.given[q, start + i]
-        if len(rows.logs) > 0:
-            logs[i] += rows.logs[start + i]
-
-
-@device
 def _weigh_tile(
     rows: Any, queries: Any, found: Any, q: int, task: int, start: int, stop: int, scratch: Any
 ) -> None:
@@ -314,31 +239,40 @@ def _weigh_tile(
     count = stop - start
     logs, factors = scratch.logs[:count], scratch.factors[:count]
     differences = scratch.differences[:count]
-    _clear(rows.logs, start, logs, factors)
+    clear(rows.logs, start, logs, factors)
     word = 0
     for c in range(len(queries.kinds)):
         words, key, query = queries.words[c], rows.key[word, start:stop], queries.query[q, word]
         if words > 1:
             own = queries.query[q, word : word + words]
-            _subtract(rows.key[word : word + words, start:stop], own, differences)
+            subtract(rows.key[word : word + words, start:stop], own, differences)
             key, query = differences, 0.0
-        _compare(queries.kinds[c], key, query, queries.inverse[c], logs, factors)
+        compare(queries.kinds[c], key, query, queries.inverse[c], logs, factors)
         word += words
     if len(queries.given) > 0:
         for i in range(count):
             logs[i] += queries.given[q, start + i]
-    largest = _largest_log(logs, factors)
-    if largest < FARTHEST:
-        _rank_far(rows, queries, q, start, stop, logs, differences)
-        largest = _largest_log(logs, factors)
-    if largest == -np.inf:
-        return
+    in_logs, leads = has_logs(rows, queries), found.lead_logs.shape[1] > 0
+    largest = 0.0
+    if in_logs:
+        largest = largest_log(logs, factors)
+        if largest < FARTHEST:
+            rank_far(rows, queries, q, start, stop, logs, differences)
+            largest = largest_log(logs, factors)
+        if largest == -np.inf:
+            return
+    else:
+        highest = largest_factor(factors)
+        if highest == 0.0:
+            return
+        leads = leads and highest > _least_factor(in_logs, found.lead_logs[task])
     # Before factors turn into weights. No factor is more than 1.
-    if found.lead_logs.shape[1] > 0 and largest > found.lead_logs[task, -1]:
-        _lead(logs, factors, rows, start, found.lead_logs[task], found.lead_rows[task])
+    if leads and largest > found.lead_logs[task, -1]:
+        _lead(logs, factors, in_logs, rows, start, found.lead_logs[task], found.lead_rows[task])
     if largest > found.peak[task]:
         _rescale(found, task, largest)
-    _weights(logs, factors, found.peak[task])
+    if in_logs:
+        _weights(logs, factors, found.peak[task])
     _add(factors, rows.value[start:stop], found.sums[task])
     if len(rows.codes) > 0:
         _spread(factors, rows.codes[start:stop], found.mass[task])

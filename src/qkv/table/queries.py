@@ -13,7 +13,7 @@ from qkv.table.columns import Kind, kind_of
 
 def listed(q: Any, key: list[str], schema: pa.Schema) -> tuple[list[dict[str, Any]], bool]:
     """Queries as mappings of key column to key, and whether there may be many."""
-    q = _list_of(q)
+    q = _list_of(q, key)
     if len(key) > 1:
         many = isinstance(q, list)
         return [_by_column(one, key) for one in (q if many else [q])], many
@@ -28,10 +28,16 @@ def listed(q: Any, key: list[str], schema: pa.Schema) -> tuple[list[dict[str, An
     return [{name: _python(one)} for one in q] if several else [{name: _python(q)}], several
 
 
-def _list_of(q: Any) -> Any:
-    """Series and frames of any library as lists, whatever they call the way there."""
-    if type(q).__module__.startswith("pandas") and hasattr(q, "columns"):
-        return q.to_dict("records")
+def _list_of(q: Any, key: list[str]) -> Any:
+    """Series and frames of any library as lists, whatever they call the way there.
+
+    A row of a pandas frame is a series too: with several keys by which it is indexed, one query.
+    """
+    if type(q).__module__.startswith("pandas"):
+        if hasattr(q, "columns"):
+            return q.to_dict("records")
+        if len(key) > 1 and sorted(map(str, q.index)) == sorted(key):
+            return dict(zip(map(str, q.index), q, strict=True))
     for name in ("to_dicts", "to_pylist", "to_list"):  # Polars' frames; Arrow; series
         if hasattr(q, name):
             return getattr(q, name)()

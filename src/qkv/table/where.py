@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from qkv.table.columns import Kind, kind_of, parsed
 
@@ -96,6 +97,8 @@ class Negation:
 
 
 Condition: TypeAlias = Compare | OneOf | Missing | Both | Either | Negation
+#: The same as people give it: a sentence will do.
+WhereLike: TypeAlias = str | Condition | pc.Expression | None
 
 
 class Dialect(NamedTuple):
@@ -146,6 +149,20 @@ def columns_of(condition: Condition) -> set[str]:
             return columns_of(part)
         case _:
             return {condition.column}
+
+
+def condition_of(
+    where: WhereLike, schema: pa.Schema, argument: str = "where"
+) -> Condition | pc.Expression | None:
+    """What rows must fulfil, as it was given or read from a sentence."""
+    if isinstance(where, str):
+        return parse(where, schema)
+    if where is not None and not isinstance(where, (Condition, pc.Expression)):
+        raise TypeError(
+            f"{argument} must be a sentence or a pyarrow.compute.Expression; "
+            f"got {type(where).__name__}"
+        )
+    return where
 
 
 def parse(text: str, schema: pa.Schema) -> Condition:

@@ -134,7 +134,7 @@ class _Tempered(Similarity):
     def __init__(self, similarity: Similarity, temperature: float) -> None:
         super().__init__()
         self.similarity, self.temperature = similarity, temperature
-        self.may_vanish = similarity.may_vanish  # type: ignore[misc]
+        self.may_vanish = similarity.may_vanish
 
     def check(self, query: Tensor, key: Tensor) -> None:
         self.similarity.check(query, key)

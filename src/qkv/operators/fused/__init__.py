@@ -2,3 +2,4 @@
 
 from qkv.operators.fused.offer import estimate as estimate
 from qkv.operators.fused.offer import offer as offer
+from qkv.operators.fused.offer import refusal as refusal

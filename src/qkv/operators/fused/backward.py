@@ -22,6 +22,7 @@ from qkv.operators.fused.gradients import (
     OF_BIAS,
     Gradients,
     Scratch,
+    Sums,
     Tokens,
     Units,
     Upstream,
@@ -85,6 +86,7 @@ def backward(
     n, m, width = inputs.query.shape[1], inputs.key.shape[1], scratch.raw.shape[1]
     for unit in range(start, stop):
         group, layer = unit // units.pieces, unit % units.pieces
+        _begin_unit(units, group, layer, gradients)
         for at in range(units.group_start[group], units.group_start[group + 1]):
             b = units.order[at]
             low, high = span(masks, b, 0, n, m)
@@ -95,6 +97,19 @@ def backward(
                     tile, unit, units, functions, inputs, masks, dropout, outputs, upstream,
                     gradients, scratch,
                 )  # fmt: skip
+
+
+@device
+def _begin_unit(units: Any, group: int, layer: int, gradients: Any) -> None:
+    """Set to 0 what a unit adds to, shortly before it does so: it is in the caches then."""
+    noinline()
+    first = layer * units.piece
+    last = min(first + units.piece, gradients.key.shape[1])
+    for at in range(units.group_start[group], units.group_start[group + 1]):
+        b = units.order[at]
+        gradients.query[layer, gradients.entry[QUERY, b]] = 0
+        gradients.key[gradients.entry[KEY, b], first:last] = 0
+        gradients.value[gradients.entry[VALUE, b], first:last] = 0
 
 
 @device
@@ -127,13 +142,24 @@ def _meet_tile(
     )
     clean = not any_mask(masks) or (all_finite(key) and all_finite(value))
     scratch.total_bias[:] = 0
-    if n > CHUNK:
+    grad_key = gradients.key[gradients.entry[KEY, b], j : j + width]
+    grad_value = gradients.value[gradients.entry[VALUE, b], j : j + width]
+    key_rows, value_rows = functions.differentiate_rows, units.value_rows
+    # What few queries contribute goes to its place at once.
+    few = n <= CHUNK
+    sums = Sums(
+        grad_key if few and key_rows else scratch.chunk_key,
+        grad_value if few and value_rows else scratch.chunk_value,
+    )
+    if not few:
         scratch.total_key[:] = 0
         scratch.total_value[:] = 0
     for i0 in range(0, n, CHUNK):
         i1 = min(i0 + CHUNK, n)
-        scratch.chunk_key[:] = 0
-        scratch.chunk_value[:] = 0
+        if not (few and key_rows):
+            scratch.chunk_key[:] = 0
+        if not (few and value_rows):
+            scratch.chunk_value[:] = 0
         scratch.chunk_parameter[:] = 0
         for i in range(i0, i1, ROWS):
             last = min(i + ROWS, i1)
@@ -157,26 +183,25 @@ def _meet_tile(
                     )
                 _meet_block(
                     block, units, functions, inputs.parameter, masks, dropout, outputs, upstream,
-                    met, m, scratch,
+                    met, sums, m, scratch,
                 )  # fmt: skip
                 if gradients.bias.size > 0:
                     entry = gradients.entry[OF_BIAS, b]
                     _add_bias(block, layer, entry, gradients.bias, scratch)
             _add_query(b, i, last - i, layer, gradients, scratch)
-        if n > CHUNK:
+        if not few:
             add_into(scratch.total_key, scratch.chunk_key)
             add_into(scratch.total_value, scratch.chunk_value)
         for c in range(inputs.parameter.size):
             gradients.parameter[unit, c] += scratch.chunk_parameter[c]
-    key_rows, value_rows = functions.differentiate_rows, units.value_rows
-    grad_key = gradients.key[gradients.entry[KEY, b], j : j + width]
-    grad_value = gradients.value[gradients.entry[VALUE, b], j : j + width]
-    if n > CHUNK:
+    if not few:
         add_rows(grad_key, scratch.total_key, key_rows)
         add_rows(grad_value, scratch.total_value, value_rows)
     else:
-        add_rows(grad_key, scratch.chunk_key, key_rows)
-        add_rows(grad_value, scratch.chunk_value, value_rows)
+        if not key_rows:
+            add_rows(grad_key, scratch.chunk_key, key_rows)
+        if not value_rows:
+            add_rows(grad_value, scratch.chunk_value, value_rows)
     _add_key_bias(tile, gradients, scratch)
 
 
@@ -229,6 +254,7 @@ def _meet_block(
     outputs: Any,
     upstream: Any,
     tokens: Any,
+    sums: Any,
     m: int,
     scratch: Any,
 ) -> None:
@@ -267,16 +293,16 @@ def _meet_block(
         drop(dropout, block, weights)
     value_depth = grad_answer.shape[1]
     if units.value_rows:
-        add_product(weights[:rows].T, grad_answer, scratch.chunk_value, width, rows, value_depth)
+        add_product(weights[:rows].T, grad_answer, sums.value, width, rows, value_depth)
     else:
         columns = weights.shape[1]
-        add_product(grad_answer.T, weights, scratch.chunk_value, value_depth, rows, columns)
+        add_product(grad_answer.T, weights, sums.value, value_depth, rows, columns)
     key = tokens.key_rows if functions.differentiate_rows else tokens.key_columns
     invoke(
         functions.gradient,
         (
             query, key, parameter, raw, slopes, rows, reach,
-            scratch.block_query[block.row :], scratch.chunk_key, scratch.chunk_parameter,
+            scratch.block_query[block.row :], sums.key, scratch.chunk_parameter,
         ),
     )  # fmt: skip
 

@@ -26,7 +26,10 @@ class Upstream(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What is added up; `entry` (4, batch) leads to the entry of each operand."""
+    """What is added up; `entry` (4, batch) leads to the entry of each operand.
+
+    Those of query, key and value need not be 0 before.
+    """
 
     query: Double4  # (pieces, …, n, d)
     key: Real3
@@ -43,6 +46,13 @@ class Tokens(NamedTuple):
     key_columns: Any  # (depth, width)
     value_rows: Any  # (keys, d_v)
     value_columns: Any  # (d_v, width)
+
+
+class Sums(NamedTuple):
+    """Where a tile's gradients are added up, as rows or as columns."""
+
+    key: Any
+    value: Any
 
 
 class Scratch(NamedTuple):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +21,8 @@ FEW = 64  # queries, below which keys are cut into pieces …
 LONG = 2048  # … of at least so many
 PIECES = 16  # at most so many
 WIDE = 16  # value columns from which on the vector lanes run along them, if gradients are summed up
+
+MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
 
 class Call(NamedTuple):
@@ -44,17 +45,16 @@ class Call(NamedTuple):
     rate: float
 
 
+BIAS: Final = 4  # where what masks a call begins …
+TENSORS: Final = 9  # … and where its tensors end
+
+
 class Operands(NamedTuple):
     """The tensors of a call as the drivers take them: contiguous, without expanded axes."""
 
     inputs: Inputs
     masks: Masks
     dropout: Dropout
-
-    def arrays(self) -> list[Tensor]:
-        """Those that are there, in the order of the drivers' parameters."""
-        row_key = self.dropout.row_key
-        return [x for x in (*self.inputs, *self.masks, row_key) if x is not None]
 
 
 class Launch:
@@ -82,7 +82,7 @@ class Launch:
         self.layout: Layout = layout(self.batch, *small, *masks, *shapes, bias)
         self.functions = SIMILARITIES[call.kind]
         self.depth = self.functions.depth(self.d)
-        self.key_rows = self.functions.scores_rows(self.n, self.d)
+        self.key_rows = self.functions.scores_rows(self.n, self.m, self.d)
         # Keys in a tile: few keys make a narrow one, many make tiles of about one width.
         most = NARROW if self.key_rows else WIDTH
         tiles = max(1, math.ceil(self.m / most))
@@ -92,24 +92,57 @@ class Launch:
         if pairs * (self.functions.cost * self.d + self.value_depth + 8) < SMALL:
             self.threads = 1
         self.value_rows = self.value_depth >= WIDE
+        self.contiguous = all(x is None or x.is_contiguous() for x in call[:TENSORS])
+        self.masked = any(x is not None for x in call[BIAS:TENSORS])
+        self.groups = max(1, len(self.layout.group_start) - 1)
+        self.forward_pieces = self._forward_pieces()
+        self.pieces = self._pieces()
+        #: Whether the backward pass is loaded.
+        self.differentiable = False
         #: The drivers' calls with these shapes, once each was made.
         self.bound: dict[Any, Bound] = {}
 
-    def operands(self, call: Call) -> Operands:
-        """The tensors of a call, which has the shapes and strides that this was made for."""
-        query, key, value = (_memory(x, 2) for x in (call.query, call.key, call.value))
+    def in_memory(self, call: Call) -> Call:
+        """The same call, which has the shapes and strides that this was made for, its tensors as
+        they lie in memory."""
+        query, key, value, parameter = call[:BIAS]
+        negated = query.is_neg() or key.is_neg() or value.is_neg()
+        if self.contiguous and not self.masked and not negated:
+            return call
         start, stop = call.start, call.stop
-        if start is not None and stop is not None:
-            start, stop = (x.contiguous() for x in torch.broadcast_tensors(start, stop))
-        return Operands(
-            Inputs(query, key, value, _memory(call.parameter, 1), self.layout.inputs),
-            Masks(start, stop, _memory(call.mask, 0), _memory(call.bias, 0), self.layout.masks),
-            Dropout(
-                _memory(call.row_key, 2),
-                round(call.rate * 2**24),
-                1 / (1 - call.rate) if call.rate < 1 else 0.0,
-            ),
+        if start is not None and stop is not None and start.shape != stop.shape:
+            start, stop = torch.broadcast_tensors(start, stop)
+        return call._replace(
+            query=_memory(query, 2),
+            key=_memory(key, 2),
+            value=_memory(value, 2),
+            parameter=_memory(parameter, 1),
+            bias=_memory(call.bias, 0),
+            start=None if start is None else start.contiguous(),
+            stop=None if stop is None else stop.contiguous(),
+            mask=_memory(call.mask, 0),
+            row_key=_memory(call.row_key, 2),
         )
+
+    def operands(self, call: Call) -> Operands:
+        """What the drivers take of a call in memory."""
+        scale = 1 / (1 - call.rate) if call.rate < 1 else 0.0
+        return Operands(
+            Inputs(*call[:BIAS], self.layout.inputs),
+            Masks(call.start, call.stop, call.mask, call.bias, self.layout.masks),
+            Dropout(call.row_key, round(call.rate * 2**24), scale),
+        )
+
+    def arrays(self, call: Call) -> list[Tensor]:
+        """The arrays among :meth:`operands`, in their order."""
+        found = [*call[:BIAS], self.layout.inputs]
+        if self.masked:
+            masks = (call.start, call.stop, call.mask, call.bias)
+            found += [x for x in masks if x is not None]
+        found.append(self.layout.masks)
+        if call.row_key is not None:
+            found.append(call.row_key)
+        return found
 
     def addresses(self, real: str, backward: bool) -> Functions:
         """The tile functions; compiled, for a second or two, if they were never used before."""
@@ -130,7 +163,7 @@ class Launch:
         share = min(self.n, self.layout.size * self.n / self.threads)
         return max(ROWS, min(CHUNK, math.ceil(share / ROWS) * ROWS))
 
-    def forward_pieces(self) -> tuple[int, int]:
+    def _forward_pieces(self) -> tuple[int, int]:
         """The keys in a piece, a multiple of the tile, and the number of pieces.
 
         Keys are cut where there are too few queries to keep threads busy, and whatever the number
@@ -139,26 +172,18 @@ class Launch:
         few = self.layout.size * self.n < FEW
         return self._cut(min(PIECES, self.m // LONG) if few else 1)
 
-    def pieces(self) -> tuple[int, int]:
+    def _pieces(self) -> tuple[int, int]:
         """The same for the backward pass.
 
         As many as give each thread a few units of work; each costs one layer of the queries'
         gradient, so no more than that.
         """
-        groups = max(1, len(self.layout.group_start) - 1)
-        return self._cut(math.ceil(4 * self.threads / groups) if self.threads > 1 else 1)
+        return self._cut(math.ceil(4 * self.threads / self.groups) if self.threads > 1 else 1)
 
     def _cut(self, wanted: int) -> tuple[int, int]:
         tiles = max(1, math.ceil(self.m / self.width))
         piece = math.ceil(tiles / max(1, min(wanted, tiles))) * self.width
         return piece, max(1, math.ceil(self.m / piece))
-
-    def once(self, key: Any, bind: Callable[[], Bound]) -> Bound:
-        """The driver's call of that name, bound at its first use."""
-        bound = self.bound.get(key)
-        if bound is None:
-            bound = self.bound[key] = bind()
-        return bound
 
 
 #: Of each kind of call; shapes repeat, and working them out takes longer than a small kernel.
@@ -167,13 +192,13 @@ MOST_LAUNCHES = 512
 
 
 def launch_of(call: Call) -> Launch:
+    query, key, value, parameter = call[:BIAS]
     kind = (
-        call.kind,
-        call.rate,
-        call.query.dtype,
-        torch.get_num_threads(),
-        *((x.shape, x.stride()) if x is not None else None for x in call[:9]),
-    )
+        call.kind, call.rate, query.dtype, torch.get_num_threads(),
+        query.shape, query.stride(), key.shape, key.stride(), value.shape, value.stride(),
+        parameter.shape, parameter.stride(),
+        *((x.shape, x.stride()) if x is not None else None for x in call[BIAS:TENSORS]),
+    )  # fmt: skip
     found = LAUNCHES.get(kind)
     if found is None:
         if len(LAUNCHES) >= MOST_LAUNCHES:
@@ -182,7 +207,7 @@ def launch_of(call: Call) -> Launch:
     return found
 
 
-def _memory(tensor: Tensor | None, kept: int) -> Tensor | None:
+def _memory(tensor: MaybeTensor, kept: int) -> MaybeTensor:
     """Its numbers as they lie in memory, expanded axes but the last `kept` dropped."""
     if tensor is None:
         return None

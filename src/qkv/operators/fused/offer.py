@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from qkv import cost
 from qkv.looking import in_transform
 from qkv.mask import Parts, Runs
-from qkv.memory import readable
+from qkv.memory import TILE_BYTES, readable
 from qkv.operators.banded import by_residue, runs_of_heads
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import four_axes
 from qkv.operators.fused import ops
+from qkv.operators.fused.inputs import ROWS
 from qkv.operators.fused.launch import Call
+from qkv.operators.tiles import in_tiles
 from qkv.problem import Problem
-from qkv.similarity.base import FusedForm, widen
+from qkv.similarity.base import FusedForm, Similarity, widen
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve similarities with a kernel, on CPUs, under runs of keys, tensors, or both."""
+def refusal(problem: Problem) -> str | None:
+    """Why no fused kernel can serve, as far as sizes and types tell."""
+    if type(problem.similarity).as_fused is Similarity.as_fused:
+        return f"{type(problem.similarity).__name__} has no fused kernel"
     if problem.query.device.type not in ("cpu", "meta"):
         return "the kernels are compiled for CPUs"
     if problem.pairs * problem.query.shape[-1] * problem.value.shape[-1] == 0:
         return "there is nothing to compare"
     if in_transform():
         return "torch's function transforms do not see into the kernels"
+    return None
+
+
+def offer(problem: Problem) -> Offer | str:
+    """Serve similarities with a kernel, on CPUs, under runs of keys, tensors, or both."""
     parts: Parts | None = Parts(None, None)
     if problem.mask is not None:
         parts = problem.mask.parts(problem.tile(0, problem.n))
@@ -51,12 +62,14 @@ def estimate(problem: Problem) -> float:
 
 
 def _only_runs(problem: Problem, parts: Parts) -> bool:
-    return parts.allowed is None and problem.bias is None and problem.dropout is None
+    return parts.allowed is None and not problem.adds_to_scores and problem.dropout is None
 
 
 def _cost(problem: Problem, parts: Parts) -> Cost:
     name = type(problem.similarity).__name__
     size = 4 * 2**20  # the tiles of all threads, whatever the problem
+    if problem.position_bias is not None:
+        size += min(10 * TILE_BYTES, 4 * problem.pairs)
     reason = f"{name} has a kernel of its own, which keeps its tiles in the caches"
     share = 1.0
     if parts.runs is not None and problem.query.device.type != "meta":
@@ -70,21 +83,12 @@ def answer(problem: Problem, form: FusedForm, parts: Parts) -> Result:
     value = widen(problem.value)
     if parts.runs is not None and parts.runs.stride > 1:
         out, log_total = _with_stride(problem, form, value, parts.runs)
+    elif problem.position_bias is not None:
+        out, log_total = _with_positions(problem, form, value)
     else:
-        call = Call(
-            form.query,
-            form.key,
-            value,
-            form.parameter,
-            bias=None if problem.bias is None else problem.bias.to(value.dtype),
-            start=None if parts.runs is None else parts.runs.start,
-            stop=None if parts.runs is None else parts.runs.stop,
-            mask=parts.allowed,
-            row_key=None if problem.dropout is None else problem.dropout.row_keys,
-            kind=form.kind,
-            rate=0.0 if problem.dropout is None else problem.dropout.rate,
-        )
-        out, log_total = ops.attend(call if call.rate else call._replace(row_key=None))
+        row_key = None if problem.dropout is None else problem.dropout.row_keys
+        bias = None if problem.bias is None else problem.bias.to(value.dtype)
+        out, log_total = ops.attend(_call(problem, form, value, parts, bias, row_key))
     if out.dtype != problem.value.dtype:
         out = out.to(problem.value.dtype)
     if log_total.shape[:-1] == problem.batch:
@@ -93,6 +97,56 @@ def answer(problem: Problem, form: FusedForm, parts: Parts) -> Result:
         out.expand(*problem.batch, *out.shape[-2:]),
         log_total.expand(*problem.batch, problem.n),
     )
+
+
+def _call(
+    problem: Problem,
+    form: FusedForm,
+    value: Tensor,
+    parts: Parts,
+    bias: Tensor | None,
+    row_key: Tensor | None,
+) -> Call:
+    return Call(
+        form.query,
+        form.key,
+        value,
+        form.parameter,
+        bias=bias,
+        start=None if parts.runs is None else parts.runs.start,
+        stop=None if parts.runs is None else parts.runs.stop,
+        mask=parts.allowed,
+        row_key=row_key,
+        kind=form.kind,
+        rate=0.0 if problem.dropout is None else problem.dropout.rate,
+    )
+
+
+def _with_positions(problem: Problem, form: FusedForm, value: Tensor) -> tuple[Tensor, Tensor]:
+    """A tile of queries at a time, whose bias is made by torch and never held for all."""
+    bias, masked, dropout = problem.position_bias, problem.bias, problem.dropout
+    assert bias is not None
+    in_rows = masked is not None and masked.shape[-2] != 1
+
+    def rows(start: int, query: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        key, value, parameter = others[1:] if in_rows else others[:3]
+        tile = problem.tile(start, start + query.shape[-2])
+        added = bias.scores(tile).to(value.dtype)
+        if masked is not None:
+            added = added + others[0 if in_rows else 3].to(value.dtype)
+        parts = Parts(None, None) if problem.mask is None else problem.mask.parts(tile)
+        assert parts is not None, "the offer was made for parts"
+        row_key = None if dropout is None else dropout.row_keys[..., tile.start : tile.stop]
+        own = form._replace(query=query, key=key, parameter=parameter)
+        out, log_total = ops.attend(_call(problem, own, value, parts, added, row_key))
+        return out, log_total.unsqueeze(-1)
+
+    sliced, whole = [form.query], [form.key, value, form.parameter]
+    if masked is not None:
+        (sliced if in_rows else whole).append(masked)
+    row = value.element_size() * problem.m * math.prod(problem.batch)
+    out, log_total = in_tiles(rows, sliced, whole, max(ROWS, 2 * TILE_BYTES // row))
+    return out, log_total.squeeze(-1)
 
 
 def _with_stride(

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from qkv.jit.arguments import NAMES
-from qkv.jit.kernels import Bound
-from qkv.jit.scratch import give_back, take
 from qkv.looking import may_look
 from qkv.operators.fused import backward as backward_driver
+from qkv.operators.fused import execute, reference
 from qkv.operators.fused import forward as forward_driver
-from qkv.operators.fused import reference
-from qkv.operators.fused.forward import Cut, Outputs
-from qkv.operators.fused.gradients import Gradients, Sizes, Units, Upstream, scratch_shapes
-from qkv.operators.fused.launch import Call, launch_of
+from qkv.operators.fused.execute import Answered, Wanted
+from qkv.operators.fused.launch import TENSORS, Call
 from qkv.operators.fused.registry import SIMILARITIES
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
@@ -41,59 +36,9 @@ torch.library.define(
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Answer and log_total; for the backward pass each query's maximum and inverse total, and,
-    if they are to be kept, the scores.
-    """
     *of_call, keep = arguments
-    call = Call(*of_call)
-    launch, query = launch_of(call), call.query
-    operands = launch.operands(call)
-    piece, pieces = launch.forward_pieces()
-    lead = (*launch.batch, launch.n) if pieces == 1 else (pieces, *launch.batch, launch.n)
-    answer = query.new_empty((*lead, launch.value_depth))
-    log_total, normal = query.new_empty(lead), query.new_empty((*lead, 2))
-    outputs = [answer, log_total, normal]
-    kept = None
-    if keep:
-        # Pairs far outside the intervals are not even visited.
-        new = query.new_empty if call.start is None else query.new_zeros
-        kept = new((*launch.batch, launch.n, launch.m))
-        outputs.append(kept)
-
-    def bind() -> Bound:
-        chunk = launch.chunk()
-        return forward_driver.forward.bind(
-            Cut(launch.layout.size, chunk, piece),
-            launch.addresses(NAMES[query.dtype], backward=False),
-            *operands,
-            Outputs(answer, log_total, normal, kept),
-            count=pieces * launch.layout.size * -(-launch.n // chunk),
-            scratch=forward_driver.scratch_shapes(
-                chunk, launch.width, launch.depth, launch.value_depth, launch.key_rows
-            ),
-            most_threads=launch.threads,
-        )
-
-    launch.once(("forward", keep), bind)([*operands.arrays(), *outputs])
-    if pieces > 1:
-        answer, log_total, normal = _merged(answer, log_total, normal)
-    return answer, log_total, normal, query.new_empty(0, 0) if kept is None else kept
-
-
-def _merged(answer: Tensor, log_total: Tensor, normal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer of many, each of which has seen a piece of the keys."""
-    empty = log_total == -torch.inf
-    top = torch.where(empty, -torch.inf, normal[..., 0].double())
-    highest = top.amax(0)
-    highest = torch.where(highest == -torch.inf, 0.0, highest)
-    share = torch.exp(top - highest) / normal[..., 1]  # weights relative to e^highest
-    share = torch.where(empty, 0.0, share)
-    total = share.sum(0)
-    inverse = torch.where(total == 0, 0.0, 1 / total)
-    merged = (answer * (share * inverse).unsqueeze(-1)).sum(0)
-    log_total = (highest + total.log()).to(answer.dtype)
-    normal = torch.stack([highest, inverse], dim=-1).to(answer.dtype)
-    return merged.to(answer.dtype), log_total, normal
+    answer, log_total, normal, kept = execute.forward(Call(*of_call), keep)
+    return answer, log_total, normal, answer.new_empty(0, 0) if kept is None else kept
 
 
 def _forward_fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -110,76 +55,6 @@ torch.library.impl("qkv::fused_forward", "cpu", _forward)
 torch.library.register_fake("qkv::fused_forward", _forward_fake)
 
 
-def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of query, key, value, parameter and bias (of size 0 if not wanted)."""
-    grad_answer, grad_log_total, answer, log_total, normal, kept, *of_call, bias_wanted = arguments
-    call = Call(*of_call)
-    query, key, value, parameter, bias = call[:5]
-    launch = launch_of(call)
-    operands = launch.operands(call)
-    piece, pieces = launch.pieces()
-    units = (len(launch.layout.group_start) - 1) * pieces
-
-    layers = (pieces, query.shape[:-2].numel(), *query.shape[-2:])
-    memory = take(math.prod(layers) * 8)
-    grad_query = memory[: math.prod(layers) * 8].view(torch.float64).view(layers).zero_()
-    grad_key, grad_value = key.new_zeros(key.shape), value.new_zeros(value.shape)
-    grad_parameter = parameter.new_zeros((max(1, units), parameter.numel()), dtype=torch.float64)
-    grad_bias = None
-    if bias is not None and bias_wanted:
-        copies = pieces if bias.shape[-1] == 1 else 1
-        grad_bias = bias.new_zeros((copies, bias.shape[:-2].numel(), *bias.shape[-2:]))
-    outputs = Outputs(
-        answer.contiguous(),
-        log_total.contiguous(),
-        normal.contiguous(),
-        kept if kept.numel() else None,
-    )
-    upstream = Upstream(grad_answer.contiguous(), grad_log_total.contiguous())
-    gradients = Gradients(
-        grad_query, grad_key, grad_value, grad_parameter, grad_bias, launch.layout.gradients
-    )
-    cut = Units(launch.layout.order, launch.layout.group_start, piece, pieces, launch.value_rows)
-
-    def bind() -> Bound:
-        functions = launch.addresses(NAMES[query.dtype], backward=True)
-        sizes = Sizes(launch.width, launch.d, launch.depth, launch.value_depth, parameter.numel())
-        return backward_driver.backward.bind(
-            cut,
-            functions,
-            *operands,
-            outputs,
-            upstream,
-            gradients,
-            count=units,
-            scratch=scratch_shapes(sizes, functions.differentiate_rows, launch.value_rows),
-            most_threads=launch.threads,
-        )
-
-    arrays = (*cut[:2], *operands.arrays(), *outputs, *upstream, *gradients)
-    key_of_call = ("backward", outputs.kept is None, grad_bias is None)
-    launch.once(key_of_call, bind)([x for x in arrays if x is not None])
-
-    summed = grad_query.sum(0) if pieces > 1 else grad_query[0]
-    whole = torch.empty_like(query, memory_format=torch.contiguous_format)
-    whole.view(summed.shape).copy_(summed)
-    give_back(memory)
-    return (
-        whole,
-        grad_key,
-        grad_value,
-        grad_parameter.sum(0).to(parameter.dtype).view(parameter.shape),
-        query.new_empty(0) if grad_bias is None or bias is None else grad_bias.sum(0).view_as(bias),
-    )
-
-
-def _load(call: Call) -> None:
-    """Load the backward pass, which compiles it if it never was used before."""
-    real = NAMES[call.query.dtype]
-    backward_driver.backward.address(real)
-    launch_of(call).addresses(real, backward=True)
-
-
 def failure(kind: str, dtype: torch.dtype, backward: bool) -> str | None:
     """Why there are no kernels for this similarity and type, if they were tried in vain."""
     drivers = [forward_driver.forward, *([backward_driver.backward] if backward else [])]
@@ -188,6 +63,17 @@ def failure(kind: str, dtype: torch.dtype, backward: bool) -> str | None:
         if reason is not None:
             return reason
     return None
+
+
+def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of query, key, value, parameter and bias (of size 0 if not wanted)."""
+    grad_answer, grad_log_total, answer, log_total, normal, kept, *of_call, bias_wanted = arguments
+    answered = Answered(answer, log_total, normal, kept if kept.numel() else None)
+    query, key, value, parameter, bias = execute.backward(
+        grad_answer, grad_log_total, answered, Call(*of_call), Wanted(True, bias_wanted)
+    )
+    assert parameter is not None
+    return query, key, value, parameter, query.new_empty(0) if bias is None else bias
 
 
 def _backward_fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -218,14 +104,13 @@ def _differentiate_forward(
 ) -> Any:
     *inputs, answer, log_total, normal, kept = ctx.saved_tensors
     wanted = ctx.needs_input_grad
-    run = fused_backward if torch.is_grad_enabled() or not _eager(answer) else _backward
-    gradients = run(
+    gradients = fused_backward(
         torch.zeros_like(answer) if grad_answer is None else grad_answer,
         torch.zeros_like(log_total) if grad_log_total is None else grad_log_total,
         answer,
         log_total,
         normal,
-        kept,
+        answer.new_empty(0, 0) if kept is None else kept,
         *inputs,
         ctx.kind,
         ctx.rate,
@@ -241,12 +126,32 @@ torch.library.register_autograd(
 fused_forward = torch.ops.qkv.fused_forward.default
 
 
-class _Forward(torch.autograd.Function):
-    """The forward operator for eager calls, which need none of what tracing does for it."""
+class _Eager(torch.autograd.Function):
+    """The same for eager calls, past the dispatcher: it takes longer than a short sequence."""
 
-    forward = staticmethod(_forward)
-    setup_context = staticmethod(_save_forward)
-    backward = staticmethod(_differentiate_forward)
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        call = Call(*arguments[:-1])
+        answered = execute.forward(call, keep=arguments[-1], differentiable=True)
+        ctx.save_for_backward(*call[:TENSORS], *answered)
+        ctx.kind, ctx.rate = call.kind, call.rate
+        ctx.set_materialize_grads(False)
+        return answered.answer, answered.log_total
+
+    @staticmethod
+    def backward(ctx: Any, grad_answer: Tensor | None, grad_log_total: Tensor | None) -> Any:
+        if torch.is_grad_enabled() or not _eager(ctx.saved_tensors[0]):
+            return _differentiate_forward(ctx, grad_answer, grad_log_total, None, None)
+        saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
+        answered = Answered._make(saved[TENSORS:])
+        found = execute.backward(
+            torch.zeros_like(answered.answer) if grad_answer is None else grad_answer,
+            grad_log_total,
+            answered,
+            Call._make((*saved[:TENSORS], ctx.kind, ctx.rate)),
+            Wanted(wanted[3], wanted[4]),
+        )
+        return (*(each if wanted[i] else None for i, each in enumerate(found)), *(None,) * 7)
 
 
 def _eager(tensor: Tensor) -> bool:
@@ -307,13 +212,13 @@ def attend(call: Call) -> tuple[Tensor, Tensor]:
     differentiable = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in wanted
     )
-    run: Callable[..., Any] = fused_forward
-    if _eager(call.query):
-        if differentiable:  # if there is no way back, now is the time to say so
-            _load(call)
-        run = _Forward.apply if differentiable else _forward
     keep = differentiable and _worth_keeping(call)
-    answer, log_total, _, _ = run(*call, keep)
+    if not _eager(call.query):
+        answer, log_total, _, _ = fused_forward(*call, keep)
+    elif differentiable:
+        answer, log_total = _Eager.apply(*call, keep)  # type: ignore[no-untyped-call]
+    else:
+        answer, log_total, _, _ = execute.forward(call, keep)
     return answer, log_total
 
 

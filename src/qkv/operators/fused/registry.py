@@ -9,8 +9,10 @@ from qkv.operators.fused import additive, distance, gated
 
 #: From so many columns on the vector lanes run along them where keys are rows.
 WIDE = 16
-#: For fewer queries than this, keys are not turned into columns.
+#: For fewer queries than this, keys are not turned into columns …
 FEW = 4
+#: … nor where they are so few that a loop along them is over before it is up to speed.
+SHORT = 32
 
 
 @dataclass(frozen=True)
@@ -26,15 +28,16 @@ class TileFunctions:
     gradient: Callback | None = None  # where rows serve tokens of any size, there is none
     transform: Callback | None = None
     proportional: bool = False
+    short_rows: bool = True  # whether rows are the better choice where keys are few
     cost: int = 1  # of a column of a pair, in multiply-adds
 
     def depth(self, d: int) -> int:
         """The columns of a packed query or key of d columns."""
         return d if self.transform is None else 2 * d
 
-    def scores_rows(self, n: int, d: int) -> bool:
-        """Whether the scores of n queries of d columns are made of keys that are rows."""
-        return n < FEW and d >= WIDE
+    def scores_rows(self, n: int, m: int, d: int) -> bool:
+        """Whether the scores of n queries and m keys of d columns are made of keys as rows."""
+        return d >= WIDE and (n < FEW or (m <= SHORT and self.short_rows))
 
     def differentiates_rows(self, d: int) -> bool:
         return self.gradient is None or d >= WIDE
@@ -58,7 +61,7 @@ SIMILARITIES: dict[str, TileFunctions] = {
         transform=additive.transform,
         cost=4,
     ),
-    "gated": TileFunctions(gated.scores, gated.row_scores, gated.row_gradient),
+    "gated": TileFunctions(gated.scores, gated.row_scores, gated.row_gradient, short_rows=False),
     "gaussian": _distance("gaussian"),
     "euclidean": _distance("euclidean"),
     "laplacian": _distance("laplacian"),

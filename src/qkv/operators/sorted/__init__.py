@@ -2,3 +2,4 @@
 
 from qkv.operators.sorted.offer import estimate as estimate
 from qkv.operators.sorted.offer import offer as offer
+from qkv.operators.sorted.offer import refusal as refusal

@@ -15,6 +15,26 @@ from qkv.problem import Problem
 from qkv.similarity.base import SortedForm
 
 
+def refusal(problem: Problem) -> str | None:
+    """Why sorted keys cannot serve, as far as sizes, types and masks tell."""
+    form = problem.similarity.as_sorted(problem.key)
+    if isinstance(form, str):
+        return form
+    if problem.key.shape[-1] != 1:
+        return f"keys of {problem.key.shape[-1]} dimensions have no order"
+    if problem.query.device.type != "cpu":
+        return "the kernels are compiled for CPUs"
+    if problem.position_bias is not None:
+        return "sums over runs of sorted keys know no positions"
+    if problem.mask is not None or problem.dropout is not None:
+        return "sums over runs of sorted keys know no mask and no dropout"
+    if problem.needs_grad:
+        return "the way back from sorted keys has no kernel"
+    if problem.pairs * problem.value.shape[-1] == 0:
+        return "there is nothing to compare"
+    return None
+
+
 def offer(problem: Problem) -> Offer | str:
     """Serve kernels of one-dimensional keys, on the way forward."""
     form = problem.similarity.as_sorted(problem.key)
@@ -23,16 +43,6 @@ def offer(problem: Problem) -> Offer | str:
     reason = failure(form.kernel)
     if reason is not None:
         return reason
-    if problem.key.shape[-1] != 1:
-        return f"keys of {problem.key.shape[-1]} dimensions have no order"
-    if problem.query.device.type != "cpu":
-        return "the kernels are compiled for CPUs"
-    if problem.mask is not None or problem.dropout is not None:
-        return "sums over runs of sorted keys know no mask and no dropout"
-    if problem.needs_grad:
-        return "the way back from sorted keys has no kernel"
-    if problem.pairs * problem.value.shape[-1] == 0:
-        return "there is nothing to compare"
     tokens = (problem.query, problem.key, problem.value)
     if not may_look(*tokens):
         return "keys that cannot be looked at cannot be sorted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -130,8 +131,8 @@ class Index:
             far[np.isinf(far)] = 0.0
             reach = far + NEGLIGIBLE * own.width
             if own.name != "laplacian":
-                reach = np.sqrt(far**2 + 2 * NEGLIGIBLE * own.width**2)
-            bounds = _bounds(query, reach)
+                reach = np.hypot(far, math.sqrt(2 * NEGLIGIBLE) * own.width)
+            bounds = _bounds(query, reach + 4 * np.spacing(reach))  # rounded outwards
         empty = np.empty((0, 2), np.int64), np.empty((0, 2))
         both = (bounds, empty[1]) if bounds.dtype == np.int64 else (empty[0], bounds)
         search.between(self._ascending, search.Bounds(*both), spans, count=len(query), grain=_GRAIN)

@@ -14,10 +14,12 @@ import numpy as np
 from qkv.jit import device, kernel
 from qkv.jit.builtins import exp, noinline
 from qkv.jit.signature import Double1, Double2, Double3, Int1, Int2, PerThread
-from qkv.table.kernels import BOXCAR, EPANECHNIKOV, GAUSSIAN, LAPLACIAN, TRIANGULAR
+from qkv.table.tile_scores import BOXCAR, EPANECHNIKOV, GAUSSIAN, LAPLACIAN, TRIANGULAR
 
 #: Candidates weighed at once, and how few are better weighed one by one.
 TILE, FEW = 1024, 8
+#: Bandwidths beyond which all rows weigh alike, and the nearest wins: their square is finite.
+FARTHEST = 1e150
 #: Only the nearest of all candidates that the other columns let match count.
 NEAREST = -1
 
@@ -108,6 +110,7 @@ def _whole_distances(key: Any, query: int, inverse: float, apart: Any) -> None:
 def _log(kind: int, apart: float) -> float:
     """The logarithm of a kernel that has one everywhere, else 0."""
     if kind == GAUSSIAN:
+        apart = min(apart, FARTHEST)
         return -0.5 * (apart * apart)
     return -apart if kind == LAPLACIAN else 0.0
 

@@ -19,7 +19,7 @@ from qkv.table.join.on import OnLike, read_on
 from qkv.table.reading import Progress
 from qkv.table.similarity import BandwidthLike, CutoffLike
 from qkv.table.sources import Request, Source, open_source
-from qkv.table.where import check_column
+from qkv.table.where import WhereLike, check_column, condition_of
 
 #: A part of either table takes at most this share of the memory budget.
 _SHARE = 16
@@ -84,9 +84,13 @@ class SoftJoin:
         top: int | None = 1,
         cutoff: CutoffLike = None,
         bandwidth: BandwidthLike = None,
+        where: WhereLike = None,
+        where_left: WhereLike = None,
     ) -> None:
         self._left = left if isinstance(left, Source) else open_source(left)
         self._right = right if isinstance(right, Source) else open_source(right)
+        self._where = condition_of(where, self._right.schema)
+        self._where_left = condition_of(where_left, self._left.schema, "where_left")
         self._on = read_on(on, self._left.schema, self._right.schema, bandwidth, cutoff)
         self._take = _taken(take, self._right.schema, {own.right for own in self._on})
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
@@ -102,6 +106,9 @@ class SoftJoin:
 
     def __str__(self) -> str:
         lines = [f"soft join   {self._left.description} with {self._right.description}"]
+        for side, where in (("left", self._where_left), ("right", self._where)):
+            if where is not None:
+                lines.append(f"├─ takes of the {side} table rows where {where}")
         lines += [f"├─ compares {own.columns}: {own.description}" for own in self._on]
         equal = [own.right for own in self._on if own.is_equal]
         if equal:
@@ -133,7 +140,8 @@ class SoftJoin:
         """
         self.report = report = JoinReport()
         right = _Right(self, report)
-        scan = self._left.scan(Request(list(self._left.schema.names), whole_rows=False))
+        names = list(self._left.schema.names)
+        scan = self._left.scan(Request(names, whole_rows=False, where=self._where_left))
         blocks: Iterable[pa.Table] = (pa.Table.from_batches([each]) for each in scan.batches())
         if not right.resident:
             blocks = parts(scan.batches(), _most_bytes())
@@ -241,7 +249,7 @@ class _Right:
     def _read(self) -> Iterator[Chunk]:
         join, report = self._join, self._report
         names = [*dict.fromkeys([*(own.right for own in join._on), *join._take])]
-        scan = join._right.scan(Request(names, whole_rows=False))
+        scan = join._right.scan(Request(names, whole_rows=False, where=join._where))
         report.passes += 1
         first = 0
         for part in parts(scan.batches(), _most_bytes()):
@@ -338,6 +346,8 @@ def soft_join(
     top: int | None = 1,
     cutoff: CutoffLike = None,
     bandwidth: BandwidthLike = None,
+    where: WhereLike = None,
+    where_left: WhereLike = None,
     progress: Progress | None = None,
 ) -> pa.Table:
     """The left table with what each of its rows finds in the right one.
@@ -352,14 +362,15 @@ def soft_join(
       more, or None for all that match, numbers are weighted means, others the heaviest row's.
     - `cutoff` is the least ratio, 0 to 1, at which fuzzy texts match: one, or by left column.
     - `bandwidth` is as in :meth:`qkv.Database.query`, by left column.
+    - `where` keeps rows of the right table, as in a query; `where_left` those of the left one.
     - `progress` is told how many left rows are done, and how many there are.
 
-    Every left row gives one row, in the same order: its own columns, those taken (a name that the
-    left table has gets ``_right``), and, of the heaviest row, `row`, its number in the right table
-    from 0, `similarity`, the product of its similarities, `weight`, its share of the weight of all
-    rows that match, and `effective_rows`, how many equally heavy rows would say as much. All are
-    null where nothing matches. Of rows equally heavy the nearest counts as the heaviest, and then
-    the first.
+    Every left row kept gives one row, in the same order: its own columns, those taken (a name that
+    the left table has gets ``_right``), and, of the heaviest row, `row`, its number from 0 among
+    the right rows kept, `similarity`, the product of its similarities, `weight`, its share of the
+    weight of all rows that match, and `effective_rows`, how many equally heavy rows would say as
+    much. All are null where nothing matches. Of rows equally heavy the nearest counts as the
+    heaviest, and then the first.
 
     >>> import pyarrow as pa, qkv
     >>> trades = pa.table({"time": [3.0, 9.0], "share": ["x", "y"]})
@@ -375,6 +386,14 @@ def soft_join(
     ]
     """
     join = SoftJoin(
-        left, right, on=on, take=take, top=top, cutoff=cutoff, bandwidth=bandwidth
-    )  # fmt: skip
+        left,
+        right,
+        on=on,
+        take=take,
+        top=top,
+        cutoff=cutoff,
+        bandwidth=bandwidth,
+        where=where,
+        where_left=where_left,
+    )
     return join.to_arrow(progress)

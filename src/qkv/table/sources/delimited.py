@@ -48,7 +48,7 @@ def open_delimited(
         readable = copies.in_utf8(path, encoding)
         try:
             dialects.append((readable, sniff(connection, readable, encoding, options, needed)))
-        except duckdb.Error as error:
+        except (duckdb.Error, ValueError) as error:
             raise ValueError(f"{path.name!r} cannot be read as CSV: {first_line(error)}") from error
     names = [path.name if path == root else str(path.relative_to(root)) for path in paths]
     schema = _unified(list(zip(names, (own for _, own in dialects), strict=True)))
@@ -96,7 +96,7 @@ class Csv(Relation):
         return scan
 
     def _stream(self, relation: Any, columns: list[str], later: Where) -> Iterator[pa.RecordBatch]:
-        refusals = (need("duckdb", "table").Error, pa.ArrowException)
+        refusals = (need("duckdb", "table").Error, pa.ArrowException, OSError)
         try:
             yield from super()._stream(relation, columns, later)
         except refusals as error:

@@ -33,7 +33,7 @@ TYPES = {
 #: Rows from which types are told; bytes from which the encoding is.
 SAMPLE_ROWS, _SAMPLE_BYTES = 20_480, 2**26
 
-_BLOCK = 2**16
+_BLOCK, _ENCODED_BLOCK = 2**16, 2**20
 _DELIMITERS = ",;\t|"
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -111,18 +111,21 @@ def check_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def encoding_of(path: Path) -> str:
     """The encoding of a file: by its mark, UTF-8 if it reads so, else Windows' or Latin-1."""
+    able = {name: codecs.getincrementaldecoder(name)() for name in ("utf-8", "cp1252")}
+    read, plain = 0, True
     with pa.input_stream(path, compression="detect") as stream:
-        start = stream.read(_SAMPLE_BYTES)
-    for mark, name in _MARKS.items():
-        if start.startswith(mark):
-            return name
-    for name in ("utf-8", "cp1252"):
-        try:  # a character may be cut at the end
-            codecs.getincrementaldecoder(name)().decode(start)
-        except UnicodeDecodeError:
-            continue
-        return name
-    return "latin-1"
+        while read < _SAMPLE_BYTES and (block := stream.read(_ENCODED_BLOCK)):
+            for mark, name in _MARKS.items() if read == 0 else ():
+                if block.startswith(mark):
+                    return name
+            read += len(block)
+            plain = plain and block.isascii()  # which is told much faster than it is decoded
+            for name in () if plain else list(able):
+                try:  # a character may be cut at the end
+                    able[name].decode(block)
+                except UnicodeDecodeError:
+                    del able[name]
+    return next(iter(able), "latin-1")
 
 
 def sniff(
@@ -219,12 +222,28 @@ def _delimiter(path: str, quote: str) -> str | None:
     DuckDB's sniffer leaves out a header that does not fit, as where commas are in all numbers.
     """
     lines = _first_lines(path)
+    if not lines:
+        raise ValueError("it is empty")
     fitting = []
     for sign in _DELIMITERS:
         counts = {len(row) for row in csv.reader(lines, delimiter=sign, quotechar=quote or None)}
         if len(counts - {0}) == 1 and max(counts) > 1:
             fitting.append(sign)
+    in_header = [sign for sign in _DELIMITERS if sign in lines[0]]
+    if not fitting and len(in_header) == 1:
+        _refuse_ragged(lines, in_header[0], quote)
     return fitting[0] if len(fitting) == 1 else None
+
+
+def _refuse_ragged(lines: list[str], sign: str, quote: str) -> None:
+    reader = csv.reader(lines, delimiter=sign, quotechar=quote or None)
+    header = len(next(reader))
+    for row in reader:
+        if row and len(row) != header:
+            raise ValueError(
+                f"line {reader.line_num} has {len(row)} cells and the header {header}, parted by "
+                f"{sign!r}; csv={{'delimiter': …}} names another sign"
+            )
 
 
 def _header(path: str, delimiter: str, quote: str, count: int) -> list[str]:

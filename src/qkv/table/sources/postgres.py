@@ -11,12 +11,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import closing
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from qkv.extras import need
+from qkv.table.columns import plain
 from qkv.table.sources.base import Request, Scan, Source, Where, filtered, numbered
 from qkv.table.sources.sql import queries_of, quoted
 from qkv.table.where import (
@@ -29,6 +32,10 @@ from qkv.table.where import (
     OneOf,
 )
 
+#: NUMERIC that says nothing of its digits: half of the widest decimal on either side of the point.
+_UNDECLARED = pa.decimal256(76, 38)
+#: Digits of the widest decimal of 128 bits.
+_WIDEST = 38
 _SIGNS = {"==": "=", "!=": "<>"}
 
 
@@ -41,12 +48,11 @@ class Postgres(Source):
         self._uri = uri
         self._query, served = self._find(queries_of(table, sql))
         names, self.repeated = numbered(served.names)
-        # NUMERIC has no counterpart in the driver, which would give its digits as text.
         named = list(zip(names, served, strict=True))
-        self._numeric = {name for name, field in named if _is_numeric(field)}
+        # The driver gives the digits of NUMERIC as text; here they become decimals.
+        self._decimals = {name: _decimal(field) for name, field in named if _is_numeric(field)}
         self.schema = pa.schema(
-            pa.field(name, pa.float64() if name in self._numeric else field.type)
-            for name, field in named
+            pa.field(name, self._decimals.get(name, field.type)) for name, field in named
         )
 
     def scan(self, request: Request) -> Scan:
@@ -77,8 +83,9 @@ class Postgres(Source):
         raise AssertionError("there is always a query")
 
     def _column(self, name: str) -> str:
-        cast = f"::double precision AS {quoted(name)}" if name in self._numeric else ""
-        return quoted(name) + cast
+        if self._decimals.get(name) == _UNDECLARED:
+            return f"trim_scale(round({quoted(name)}, {_UNDECLARED.scale})) AS {quoted(name)}"
+        return quoted(name)
 
     def _stream(
         self, text: str, values: list[str], columns: list[str], later: Where
@@ -86,7 +93,15 @@ class Postgres(Source):
         with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
             _bind(cursor, values)
             self._tried(lambda: cursor.execute(text))
-            yield from filtered(cursor.fetch_record_batch(), columns, later)
+            exact = map(self._with_decimals, cursor.fetch_record_batch())
+            yield from filtered(exact, columns, later)
+
+    def _with_decimals(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for index, name in enumerate(batch.schema.names):
+            if name in self._decimals:
+                digits = _digits(plain(batch.column(index)), self._decimals[name], name)
+                batch = batch.set_column(index, name, digits)
+        return batch
 
     def _explain(self, text: str, values: list[str]) -> str:
         with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
@@ -112,6 +127,28 @@ class Postgres(Source):
 def _is_numeric(field: pa.Field) -> bool:
     metadata = field.metadata or {}
     return metadata.get(b"ADBC:postgresql:typname") == b"numeric"
+
+
+def _decimal(field: pa.Field) -> pa.DataType:
+    """NUMERIC(precision, scale) as Arrow has it."""
+    declared = int((field.metadata or {}).get(b"POSTGRESQL:typmod", b"-1")) - 4
+    precision, scale = declared >> 16, declared & 0x7FF
+    if declared < 0 or not scale <= precision <= _UNDECLARED.precision:
+        return _UNDECLARED
+    wide = precision > _WIDEST
+    return pa.decimal256(precision, scale) if wide else pa.decimal128(precision, scale)
+
+
+def _digits(texts: pa.Array, type: pa.DataType, column: str) -> pa.Array:
+    """Texts as decimals; NaN is missing, as everywhere."""
+    texts = pc.if_else(pc.equal(texts, "nan"), pa.scalar(None, texts.type), texts)
+    try:
+        return texts.cast(type)
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"PostgreSQL's column {column!r} holds a number that {type} cannot: {error}; "
+            "read it by sql= with ::double precision"
+        ) from error
 
 
 def _bind(cursor: Any, values: list[str]) -> None:
@@ -167,7 +204,9 @@ def _cast(value: Any) -> str:
         case bool():
             return "boolean"
         case int():
-            return "bigint"
+            return "bigint" if abs(value) < 2**63 else "numeric"
+        case Decimal():
+            return "numeric"
         case float():
             return "double precision"
         case dt.datetime():

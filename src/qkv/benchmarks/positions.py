@@ -1,0 +1,77 @@
+"""Look-ups by equality, and scores that know positions, against their peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import qkv
+from qkv.benchmarks import Figure
+from qkv.benchmarks.measure import can_measure_memory, peak_extra_bytes, seconds
+from qkv.bias import Alibi, alibi_slopes
+
+ROWS = 100_000
+HEADS, N, D = 8, 4096, 64
+
+
+def measure() -> Iterator[Figure]:
+    torch.manual_seed(0)
+    yield from figures()
+
+
+def figures() -> Iterator[Figure]:
+    yield from _equal()
+    yield from _alibi()
+
+
+def _equal() -> Iterator[Figure]:
+    """The mean of what is joined, against a join alone."""
+    pd: Any = import_module("pandas")
+    query, key = (torch.randint(0, ROWS, (ROWS, 1)).float() for _ in range(2))
+    value = torch.randn(ROWS, 1)
+    left = pd.DataFrame({"key": query[:, 0].numpy()})
+    right = pd.DataFrame({"key": key[:, 0].numpy(), "value": value[:, 0].numpy()})
+    theirs, ours = seconds(
+        lambda: left.merge(right, on="key", how="left"),
+        lambda: qkv.attend(query, key, value, similarity="equal"),
+        least=2.0,
+    )
+    work = f"Equal, {ROWS:,} × {ROWS:,}, against pandas' merge of the same keys"
+    yield Figure(work, ours / theirs, "×", "≤ 3", f"{1e3 * ours:.2g} ms")
+
+
+def _alibi() -> Iterator[Figure]:
+    """ALiBi beside the scaled dot product, against SDPA with the bias as a tensor."""
+    query, key, value = (torch.randn(1, HEADS, N, D) for _ in range(3))
+    bias = Alibi(alibi_slopes(HEADS).float())
+    position = torch.arange(N)
+    whole = bias(position[:, None], position).unsqueeze(0)  # (1, heads, n, n): half a gigabyte
+    ahead = whole.masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), -torch.inf)
+    work = f"ALiBi + scaled dot, {HEADS} heads, n = {N:,}, against SDPA with the bias as a tensor"
+
+    def theirs(mask: torch.Tensor = whole) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    def ours(mask: Any = None) -> torch.Tensor:
+        return qkv.attend(query, key, value, mask=mask, bias=bias)
+
+    with torch.no_grad():
+        plain, own = seconds(theirs, ours, least=4.0)
+        yield Figure(f"{work}, forward", own / plain, "×", "≤ 1.1", f"{own:.2g} s")
+        if can_measure_memory():
+            held = peak_extra_bytes(ours) / 1e6
+            yield Figure("… memory beside the arguments", held, "MB", "≤ 100")
+        plain, own = seconds(lambda: theirs(ahead), lambda: ours(qkv.mask.Causal()), least=3.0)
+        yield Figure("… under Causal, forward", own / plain, "×", "", f"{own:.2g} s")
+    tensors = [tensor.requires_grad_() for tensor in (query, key, value)]
+    plain, own = seconds(
+        lambda: torch.autograd.grad(theirs().sum(), tensors),
+        lambda: torch.autograd.grad(ours().sum(), tensors),
+        least=4.0,
+        rounds=3,
+    )
+    yield Figure("… forward and backward", own / plain, "×", "", f"{own:.2g} s")

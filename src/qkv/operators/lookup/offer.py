@@ -1,0 +1,90 @@
+"""What is looked up, and how a problem gets there."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from qkv import cost
+from qkv.looking import in_transform
+from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.lookup import ops
+from qkv.problem import Problem
+from qkv.similarity import Equal
+from qkv.similarity.base import steps, widen
+
+
+def refusal(problem: Problem) -> str | None:
+    """Why nothing can be looked up, as far as sizes, types and masks tell."""
+    if type(problem.similarity) is not Equal:
+        return f"{type(problem.similarity).__name__} is more than equality"
+    if problem.query.device.type not in ("cpu", "meta"):
+        return "the loops are compiled for CPUs"
+    if problem.dropout is not None:
+        return "keys of one group share one weight, so a look-up knows no dropout"
+    if problem.mask is not None and (problem.mask.per_query or problem.mask.needs_scores):
+        return f"one table of keys serves all queries, and {problem.mask!r} does not"
+    if problem.adds_to_scores:
+        return "keys of one group share one weight, to which nothing can be added"
+    if problem.pairs * problem.dim * problem.value.shape[-1] == 0:
+        return "there is nothing to compare"
+    if problem.m >= 2**30:
+        return "places of keys are kept in 32 bits"
+    if in_transform():
+        return "torch's function transforms do not see into the loops"
+    return None
+
+
+def offer(problem: Problem) -> Offer | str:
+    """Serve Equal on CPUs, where all queries may see the same keys."""
+    reason = ops.failure(widen(problem.query[..., :0, :]).dtype)
+    if reason is not None:
+        return reason
+    return Offer(run=lambda: answer(problem), cost=lambda: _cost(problem))
+
+
+def estimate(problem: Problem) -> float:
+    """Seconds: linear in tokens."""
+    return cost.seconds(problem, "lookup", "any")
+
+
+def _cost(problem: Problem) -> Cost:
+    entries, d_v = math.prod(problem.batch), problem.value.shape[-1]
+    flops = entries * (problem.n + problem.m) * (4 * problem.dim + d_v)
+    size = entries * (problem.m * (32 + 16 * d_v) + problem.n * (8 + 8 * d_v))
+    return Cost(flops, size, "equal keys are found by their hash, each token visited once")
+
+
+def answer(problem: Problem) -> Result:
+    """The mean of the values of each group of equal keys, for the queries that equal them."""
+    batch = problem.batch
+    query, key = problem.similarity.prepare(problem.query, problem.key)
+    allowed = None
+    if problem.mask is not None:
+        allowed = problem.mask.allowed(problem.tile(0, problem.n))  # (..., 1, m)
+        allowed = _entries(allowed, batch).contiguous()
+    with torch.no_grad():
+        query_group, key_group, count = ops.match(
+            _entries(query, batch), _entries(key, batch), allowed
+        )
+    # Divided by: 1 where there is nothing to divide, NaN where NaN is to show.
+    others = torch.tensor([1.0, torch.nan], dtype=count.dtype, device=count.device)
+    size = torch.cat([count.clamp(min=1), others.expand(len(count), 2)], dim=-1)
+    value = _entries(widen(problem.value), batch)
+    total = ops.sum_of_groups(value, key_group, problem.m + 2)
+    mean = total / steps(size, query, key).unsqueeze(-1)
+    found = ops.take(mean, query_group).to(problem.value.dtype)
+    found = found.reshape(*batch, *found.shape[1:])
+    if not problem.wants_total:
+        return found, None
+    log_total = size.gather(1, query_group).log()
+    log_total = log_total.masked_fill(query_group == problem.m, -torch.inf).to(query.dtype)
+    return found, log_total.reshape(*batch, problem.n)
+
+
+def _entries(tensor: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """(…, rows, columns) -> (entries, rows, columns)."""
+    whole = tensor.expand(*batch, *tensor.shape[-2:])
+    return whole.reshape(math.prod(batch), *tensor.shape[-2:])

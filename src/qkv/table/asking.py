@@ -1,0 +1,151 @@
+"""Questions to a table: checked, planned, and put to its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from qkv.table import bandwidth as bandwidths
+from qkv.table.block import Question
+from qkv.table.columns import entries
+from qkv.table.groups import check_groups
+from qkv.table.plan import TablePlan
+from qkv.table.reading import Progress, Reading, read
+from qkv.table.row_weights import DecayLike, RowWeights
+from qkv.table.similarity import (
+    BandwidthLike,
+    CutoffLike,
+    SimilarityLike,
+    Wanted,
+    compare,
+    wanted_for,
+)
+from qkv.table.sources import Request, Scan, Source
+from qkv.table.sources.base import Where
+from qkv.table.where import Condition, WhereLike, both, condition_of
+
+#: Said of a bandwidth that no sample could tell.
+_UNKNOWN = " (a guess: leave-one-out takes two rows or more)"
+
+
+class Terms(NamedTuple):
+    """How a question is asked; :meth:`qkv.Database.query` says what each means."""
+
+    similarity: SimilarityLike = "equal"
+    bandwidth: BandwidthLike = None
+    cutoff: CutoffLike = None
+    where: WhereLike = None
+    by: str | Sequence[str] | None = None
+    weight: str | None = None
+    decay: DecayLike | None = None
+    top: int | None = None
+
+
+class Asked(NamedTuple):
+    """A question, checked and ready to be put to the source."""
+
+    question: Question
+    by: list[str]
+    weights: RowWeights
+    plan: TablePlan
+    scan: Scan
+
+
+class Asker:
+    """Puts questions to a source; remembers the bandwidths that it chose for them."""
+
+    def __init__(self, source: Source, key: list[str], values: list[str]) -> None:
+        self._source = source
+        self._key = key
+        self._values = values
+        self._chosen: dict[Any, tuple[dict[str, float], int]] = {}
+
+    def ask(self, queries: list[dict[str, Any]], terms: Terms) -> Asked:
+        """Check the question, and begin a reading that answers it."""
+        schema = self._source.schema
+        top = _checked_top(terms.top, terms.by)
+        condition = condition_of(terms.where, schema)
+        groups = check_groups(terms.by, schema)
+        weights = RowWeights(schema, terms.weight, terms.decay)
+        types = {name: schema.field(name).type for name in self._key}
+        keys = {n: entries([one[n] for one in queries], types[n], n) for n in self._key}
+        wanted = {
+            name: wanted_for(name, types[name], terms.similarity, terms.bandwidth, terms.cutoff)
+            for name in self._key
+        }
+        chosen, rows = self._choose(wanted, condition)
+        for name, width in chosen.items():
+            wanted[name] = wanted[name]._replace(bandwidth=width)
+        comparisons = [compare(name, types[name], keys[name], wanted[name]) for name in self._key]
+        window: Condition | None = None
+        for own in comparisons:
+            window = both(window, own.window())
+        columns = [*dict.fromkeys([*self._key, *self._values, *groups, *weights.columns])]
+        request = Request(
+            columns,
+            top > 0,
+            condition,
+            window,
+            tuple(groups),
+            bool(weights.columns),
+            tuple(comparisons),
+            len(queries),
+        )
+        scan = self._source.scan(request)
+        scan.window = window
+        told = f" (by leave-one-out on {rows:,} rows)" if rows > 1 else _UNKNOWN
+        plan = TablePlan(
+            source=self._source.description,
+            columns=scan.columns,
+            similarity={
+                own.column: own.description + (told if own.column in chosen else "")
+                for own in comparisons
+            },
+            where=None if condition is None else str(condition),
+            window=None if window is None else str(window),
+            by=groups,
+            weights=weights.description,
+            notes=[*self._source.notes, *scan.notes],
+        )
+        if scan.groups is not None:
+            plan.row_groups_read, plan.row_groups = scan.groups
+        question = Question(comparisons, len(queries), top)
+        return Asked(question, groups, weights, plan, scan)
+
+    def read(self, asked: Asked, progress: Progress | None) -> Reading:
+        """Weigh the rows."""
+        reading = read(asked.scan, asked.question, self._values, asked.by, asked.weights, progress)
+        if reading.rows == 0 and asked.plan.where is None and self._is_empty(asked.scan):
+            raise ValueError(f"the table ({self._source.description}) is empty")
+        asked.plan.rows_read = reading.rows
+        return reading
+
+    def _is_empty(self, scan: Scan) -> bool:
+        """Whether a reading that gave no rows had any to give."""
+        if scan.window is None or self._source.once:
+            return True
+        everything = self._source.scan(Request(self._key[:1], whole_rows=False)).batches()
+        return not any(len(batch) for batch in everything)
+
+    def _choose(self, wanted: dict[str, Wanted], where: Where) -> tuple[dict[str, float], int]:
+        """Bandwidths for the columns that lack one, and how many rows told them.
+
+        They are chosen once for each kind of question.
+        """
+        if not any(own.lacks_bandwidth for own in wanted.values()):
+            return {}, 0
+        question = (tuple(wanted.items()), str(where))
+        if question not in self._chosen:
+            first = self._values[0]
+            columns = [*dict.fromkeys([*self._key, first])]
+            rows = bandwidths.sample(self._source.original, columns, where)
+            self._chosen[question] = bandwidths.choose(rows, wanted, first), len(rows)
+        return self._chosen[question]
+
+
+def _checked_top(top: int | None, by: Any) -> int:
+    if top is None:
+        return 5 if by is None else 0
+    if isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 10_000:
+        raise ValueError(f"top must be a number of rows from 0 to 10,000; got {top!r}")
+    return top
