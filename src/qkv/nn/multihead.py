@@ -13,6 +13,7 @@ from qkv.bias import BiasLike, as_bias
 from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
 from qkv.nn.cache import KVCache, prepare
 from qkv.nn.errors import InputError
+from qkv.nn.grouped import heads_of, may_share, rows_of
 from qkv.nn.heads import HeadSimilarity, PerHead, ask, for_heads, reset_parameters
 from qkv.nn.positions import Rotary
 from qkv.nn.torch_masks import beside, both, from_torch
@@ -173,7 +174,6 @@ class MultiheadAttention(nn.Module):
             similarity, q, k = prepare(similarity, q, k)
             cache.append(k, v)
             k, v = cache.key, cache.value
-        k, v = self._for_every_head(k), self._for_every_head(v)
 
         batch, n, m = (q.shape[0], self.num_heads), q.shape[-2], k.shape[-2]
         if key_padding_mask is not None and not batched:
@@ -185,8 +185,13 @@ class MultiheadAttention(nn.Module):
             None if mask is None else as_mask(mask),
             self.position_bias,
         )
-        k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         dropout = self.dropout if self.training else 0.0
+        plain = not (need_weights or dropout or self.add_zero_attn) and self.bias_k is None
+        if plain and isinstance(similarity, Similarity) and may_share(whole, q, k, v):
+            rows = pooling.attend(rows_of(q, k), k, v, similarity=similarity, mask=whole)
+            return self._combined(heads_of(rows, q), batched), None
+        k, v = self._for_every_head(k), self._for_every_head(v)
+        k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         if not need_weights:
             answer = ask(pooling.attend, similarity, q, k, v, mask=whole, dropout=dropout)
             return self._combined(answer, batched), None
