@@ -163,6 +163,8 @@ def pose(
     wants_total: bool = False,
 ) -> Problem:
     """Check everything a user can get wrong, once a signature, and say it in one sentence."""
+    if not query.dtype == key.dtype == value.dtype:
+        query, key, value = _by_autocast(query, key, value)
     chosen = as_similarity(similarity)
     chosen_mask = mask if mask is None or isinstance(mask, Mask) else as_mask(mask)
     drops = not isinstance(dropout, float) or dropout != 0.0
@@ -231,6 +233,16 @@ def _signature(
         query.device, key.device, value.device, own, limits, gradients, wants_total,
         torch.get_num_threads(),
     )  # fmt: skip
+
+
+def _by_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Tensors of several types as autocast, where it is on, would have them, all of one."""
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        if all(x.is_floating_point() for x in (query, key, value)):
+            return query.to(dtype), key.to(dtype), value.to(dtype)
+    return query, key, value
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -134,3 +134,27 @@ def test_mistakes_are_named() -> None:
         layer.requires_grad_()(x[:, :1], x[:, :1], x[:, :1], cache=cache)
     with pytest.raises(ValueError, match=r"cache cannot be used with add_bias_kv"):
         layer_of(add_zero_attn=True)(x, x, x, cache=cache)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_step_of_grouped_heads_repeats_no_keys(
+    padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = MultiheadAttention(24, 6, kv_heads=2, batch_first=True, mask=qkv.mask.Causal())
+    cache, x = KVCache(7), torch.randn(3, 7, 24)
+    lengths = qkv.mask.Lengths([7, 7, 7]) if padded else None
+    with torch.no_grad():
+        whole, _ = layer(x, x, x, need_weights=False)
+        layer(x[:, :6], x[:, :6], x[:, :6], need_weights=False, cache=cache)
+        asked: list[tuple[int, ...]] = []
+        attend = qkv.attend
+
+        def watched(query: torch.Tensor, key: torch.Tensor, *args: Any, **options: Any) -> Any:
+            asked.append(tuple(key.shape))
+            return attend(query, key, *args, **options)
+
+        monkeypatch.setattr("qkv.pooling.attend", watched)
+        last = x[:, 6:]
+        step, _ = layer(last, last, last, need_weights=False, cache=cache, mask=lengths)
+    torch.testing.assert_close(step, whole[:, 6:], rtol=0, atol=1e-5)
+    assert asked == [(3, 2, 7, 4)]

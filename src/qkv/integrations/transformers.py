@@ -21,9 +21,10 @@ from qkv import pooling
 from qkv.integrations.coverage import FirstForward, check, refusal_of_class, refusal_of_model
 from qkv.integrations.lazy_mask import LazyMask, make_mask
 from qkv.mask import Allowed, Bias, Causal, Mask, MaskLike, as_mask
+from qkv.nn.grouped import heads_of, may_share, rows_of
 from qkv.nn.torch_masks import both
 from qkv.nn.weighed import attend_weighed
-from qkv.similarity import FromCallable, ScaledDot, Similarity, SimilarityLike, as_similarity
+from qkv.similarity import ScaledDot, Similarity, SimilarityLike, as_similarity
 
 #: The names that were registered here.
 _NAMES: set[str] = set()
@@ -87,9 +88,6 @@ class Attention:
         mask, stop = self._model_mask(module, attention_mask, is_causal, n, key.shape[2])
         key, value = key[:, :, :stop], value[:, :, :stop]
         bias = options.get("position_bias")
-        groups = query.shape[1] // key.shape[1]
-        if groups > 1:
-            key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         asked: dict[str, Any] = {
             "similarity": self._similarity(scaling, options.get("softcap")),
             "mask": both(
@@ -99,12 +97,20 @@ class Attention:
                 self.mask,
             ),
         }
+        groups = query.shape[1] // key.shape[1]
+        sink = options.get("s_aux")
+        wants_weights = options.get("output_attentions") or _attentions_are_collected()
+        plain = not (wants_weights or dropout) and sink is None
+        if plain and may_share(asked["mask"], query, key, value):
+            rows = pooling.attend(rows_of(query, key), key, value, **asked)
+            return heads_of(rows, query).transpose(1, 2).contiguous(), None
+        if groups > 1:
+            key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         weights = None
-        if options.get("output_attentions") or _attentions_are_collected():
+        if wants_weights:
             answer, weights = attend_weighed(query, key, value, **asked, dropout=dropout)
         else:
             answer = pooling.attend(query, key, value, **asked, dropout=dropout)
-        sink = options.get("s_aux")
         if sink is not None:
             # A key that every query sees, whose value is 0: the others keep their share.
             total = pooling.attend_partial(query, key, value, **asked).log_total
@@ -128,14 +134,8 @@ class Attention:
     def _similarity(self, scaling: float | None, cap: float | None) -> Similarity:
         if self.similarity is not None:
             return self.similarity
-        if cap is None:
-            return ScaledDot(scaling)
-
-        def capped(query: Tensor, key: Tensor) -> Tensor:
-            scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-            return cap * torch.tanh(query @ key.mT * (scale / cap))
-
-        return FromCallable(capped)
+        similarity = ScaledDot(scaling)
+        return similarity if cap is None else similarity.soft_cap(cap)
 
     def _check(self, options: dict[str, Any]) -> None:
         for name, option in options.items():

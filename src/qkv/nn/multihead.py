@@ -12,6 +12,8 @@ from qkv import pooling
 from qkv.bias import BiasLike, as_bias
 from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
 from qkv.nn.cache import KVCache, prepare
+from qkv.nn.errors import InputError
+from qkv.nn.grouped import heads_of, may_share, rows_of
 from qkv.nn.heads import HeadSimilarity, PerHead, ask, for_heads, reset_parameters
 from qkv.nn.positions import Rotary
 from qkv.nn.torch_masks import beside, both, from_torch
@@ -159,6 +161,7 @@ class MultiheadAttention(nn.Module):
         batched = query.ndim == 3
         own_mask = None if self.mask_in_self_attention_only and query is not key else self.mask
         key, value = self._checked(query, key, value, cache)
+        _check_mask_axes(query, key_padding_mask, attn_mask)
         q, k, v = self._heads(query, key, value)  # (batch, heads or kv_heads, n or m, head_dim)
         if self.rotary is not None:
             past = 0 if cache is None else cache.length
@@ -171,7 +174,6 @@ class MultiheadAttention(nn.Module):
             similarity, q, k = prepare(similarity, q, k)
             cache.append(k, v)
             k, v = cache.key, cache.value
-        k, v = self._for_every_head(k), self._for_every_head(v)
 
         batch, n, m = (q.shape[0], self.num_heads), q.shape[-2], k.shape[-2]
         if key_padding_mask is not None and not batched:
@@ -183,8 +185,13 @@ class MultiheadAttention(nn.Module):
             None if mask is None else as_mask(mask),
             self.position_bias,
         )
-        k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         dropout = self.dropout if self.training else 0.0
+        plain = not (need_weights or dropout or self.add_zero_attn) and self.bias_k is None
+        if plain and isinstance(similarity, Similarity) and may_share(whole, q, k, v):
+            rows = pooling.attend(rows_of(q, k), k, v, similarity=similarity, mask=whole)
+            return self._combined(heads_of(rows, q), batched), None
+        k, v = self._for_every_head(k), self._for_every_head(v)
+        k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         if not need_weights:
             answer = ask(pooling.attend, similarity, q, k, v, mask=whole, dropout=dropout)
             return self._combined(answer, batched), None
@@ -203,16 +210,19 @@ class MultiheadAttention(nn.Module):
         return tuple(map(self._split, projected, heads))
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        bias: Tensor | None = self.in_proj_bias
+        if bias is not None and bias.dtype != self.out_proj.weight.dtype:
+            bias = bias.to(self.out_proj.weight.dtype)  # as torch's layer takes it
         if self.in_proj_weight is not None and query is key and key is value:
-            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
+            packed = F.linear(query, self.in_proj_weight, bias)
             return tuple(packed.split(self._sizes, dim=-1))
         if self.in_proj_weight is not None:
             weights: Any = self.in_proj_weight.split(self._sizes)
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         biases: Any = (None, None, None)
-        if self.in_proj_bias is not None:
-            biases = self.in_proj_bias.split(self._sizes)
+        if bias is not None:
+            biases = bias.split(self._sizes)
         return tuple(map(F.linear, (query, key, value), weights, biases))
 
     def _split(self, x: Tensor, heads: int) -> Tensor:
@@ -252,16 +262,16 @@ class MultiheadAttention(nn.Module):
 
     def _check_sizes(self) -> None:
         if self.embed_dim < 1 or self.num_heads < 1 or self.embed_dim % self.num_heads:
-            raise ValueError(
+            raise InputError(
                 f"embed_dim must be a positive multiple of num_heads; "
                 f"got embed_dim={self.embed_dim} and num_heads={self.num_heads}"
             )
         if self.kv_heads < 1 or self.num_heads % self.kv_heads:
-            raise ValueError(
+            raise InputError(
                 f"kv_heads must divide num_heads={self.num_heads}; got {self.kv_heads}"
             )
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}")
+            raise InputError(f"dropout must be at least 0 and below 1; got {self.dropout}")
 
     def _checked(
         self, query: Tensor, key: Tensor | None, value: Tensor | None, cache: KVCache | None
@@ -269,23 +279,24 @@ class MultiheadAttention(nn.Module):
         """Key and value; no tokens at all where they are None and the cache holds some."""
         if query.ndim not in (2, 3) or query.shape[-1] != self.embed_dim:
             order = "(batch, n, " if self.batch_first else "(n, batch, "
-            raise ValueError(
+            raise InputError(
                 f"query must have shape {order}{self.embed_dim}) or (n, {self.embed_dim}); "
                 f"got {tuple(query.shape)}"
             )
         if cache is not None and (self.bias_k is not None or self.add_zero_attn):
-            raise ValueError("cache cannot be used with add_bias_kv or add_zero_attn")
+            raise InputError("cache cannot be used with add_bias_kv or add_zero_attn")
+        _check_axes(query, key, value)
         tokens = 1 if self.batch_first and query.ndim == 3 else 0  # the axis of tokens
         shape = list(query.shape)
         if key is None or value is None:
             if key is not value or cache is None or cache.length == 0:
-                raise ValueError("key and value may both be None only where cache holds some")
+                raise InputError("key and value may both be None only where cache holds some")
             shape[tokens] = 0
             return query.new_empty(*shape[:-1], self.kdim), query.new_empty(*shape[:-1], self.vdim)
         shape[tokens] = key.shape[tokens]
         for name, x, dim in (("key", key, self.kdim), ("value", value, self.vdim)):
             if tuple(x.shape) != (*shape[:-1], dim):
-                raise ValueError(
+                raise InputError(
                     f"{name} must have shape {(*shape[:-1], dim)} to match query "
                     f"{tuple(query.shape)}; got {tuple(x.shape)}"
                 )
@@ -302,3 +313,31 @@ class MultiheadAttention(nn.Module):
         if self.mask is not None:
             parts.append(f"mask={self.mask!r}")
         return ", ".join(parts)
+
+
+def _check_axes(query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
+    if key is not None and value is not None and not query.ndim == key.ndim == value.ndim:
+        raise InputError(
+            f"for {_batched(query)} `query`, expected `key` and `value` to be {query.ndim}-D but "
+            f"found {key.ndim}-D and {value.ndim}-D tensors respectively"
+        )
+
+
+def _check_mask_axes(
+    query: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+) -> None:
+    wanted = query.ndim - 1
+    if key_padding_mask is not None and key_padding_mask.ndim != wanted:
+        raise InputError(
+            f"for {_batched(query)} `query`, expected `key_padding_mask` to be `None` or "
+            f"{wanted}-D but found {key_padding_mask.ndim}-D tensor instead"
+        )
+    if attn_mask is not None and attn_mask.ndim not in (2, 3):
+        raise InputError(
+            f"for {_batched(query)} `query`, expected `attn_mask` to be `None`, 2-D or 3-D but "
+            f"found {attn_mask.ndim}-D tensor instead"
+        )
+
+
+def _batched(query: Tensor) -> str:
+    return "batched (3-D)" if query.ndim == 3 else "unbatched (2-D)"

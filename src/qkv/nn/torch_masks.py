@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.mask import Allowed, Bias, Causal, Mask, Tile
+from qkv.nn.errors import InputError, MaskTypeError
 
 
 def from_torch(
@@ -19,7 +20,7 @@ def from_torch(
 ) -> Mask | None:
     """The mask of (batch, heads, n, m) that torch's arguments mean together."""
     if is_causal and attn_mask is None:
-        raise ValueError("is_causal=True says of attn_mask that it is causal; got attn_mask=None")
+        raise InputError("is_causal=True says of attn_mask that it is causal; got attn_mask=None")
     parts: list[Mask] = []
     if is_causal and n == m:
         parts.append(Causal())
@@ -57,7 +58,7 @@ def _of_pairs(attn_mask: Tensor, batch: tuple[int, int], n: int, m: int) -> Mask
     if attn_mask.ndim == 3 and tuple(attn_mask.shape) == (size * heads, n, m):
         attn_mask = attn_mask.unflatten(0, batch)  # (batch, heads, n, m)
     elif tuple(attn_mask.shape) != (n, m):
-        raise ValueError(
+        raise InputError(
             f"attn_mask must have shape {(n, m)} or {(size * heads, n, m)}; "
             f"got {tuple(attn_mask.shape)}"
         )
@@ -66,7 +67,7 @@ def _of_pairs(attn_mask: Tensor, batch: tuple[int, int], n: int, m: int) -> Mask
 
 def _of_keys(key_padding_mask: Tensor, size: int, m: int) -> Mask:
     if tuple(key_padding_mask.shape) != (size, m):
-        raise ValueError(
+        raise InputError(
             f"key_padding_mask must have shape {(size, m)}; got {tuple(key_padding_mask.shape)}"
         )
     return _mask("key_padding_mask", key_padding_mask[:, None, None, :])  # (batch, 1, 1, m)
@@ -77,7 +78,7 @@ def _mask(name: str, tensor: Tensor) -> Mask:
         return Allowed(~tensor)
     if tensor.is_floating_point():
         return Bias(tensor)
-    raise TypeError(
+    raise MaskTypeError(
         f"{name} must be boolean (True = may not attend) or floating (added to the scores); "
         f"got {tensor.dtype}"
     )

@@ -22,6 +22,8 @@ class Gated(Similarity):
     def __init__(self, query_dim: int, key_dim: int, base: Similarity | None = None) -> None:
         super().__init__()
         self.base = Dot() if base is None else base
+        if not isinstance(self.base, Similarity):
+            raise TypeError(f"base must be a similarity; got {type(base).__name__} {base!r}")
         if self.base.weighting != "softmax":
             raise ValueError(
                 f"base must be a similarity with softmax weights; got {type(self.base).__name__}"
