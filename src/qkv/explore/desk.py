@@ -14,7 +14,7 @@ from qkv.explore.uploads import Uploads
 T = TypeVar("T")
 
 #: Things made for one state of a room that later questions of the same state use again.
-KEPT = 64
+KEPT = 128
 
 
 class Desk:

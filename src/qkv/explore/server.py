@@ -69,7 +69,8 @@ def _bound(host: str, port: int | None) -> socket.socket:
     """A socket at this port; the usual one, or any, where none was asked for."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for wanted in [port] if port is not None else [PORT, 0]:
-        listening = socket.socket(family)
+        # asyncio sends without delay only where the protocol is said, and 40 ms are felt.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, wanted))

@@ -65,9 +65,14 @@ function open(state, shell) {
     const { greedy, beam } = told.found;
     side.replaceChildren(...[["Greedy: the best token at every step", greedy], [`Beam of ${beam.length}: the best of several ways`, beam[0]]].map(([name, one]) =>
       h("div", { className: "stack" }, h("p", { className: "label" }, name), h("p", {}, tinted("answer", one.text || "–")), h("p", { className: "note" }, `score ${format(one.score)}; log p ${format(one.log_p.reduce((a, b) => a + b, 0))}`))));
-    list.replaceChildren(h("table", { className: "data" },
-      h("thead", {}, h("tr", {}, ...["choose", "score", "written"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, ...beam.map((one, i) => h("tr", {}, h("td", {}, button(`Look at ${i + 1}`, () => state.set({ rank: i }), { className: "small", "aria-pressed": String(i === Math.min(s().rank, beam.length - 1)) })), h("td", {}, format(one.score)), h("td", {}, one.text))))));
+    if (list.found !== told.found) {
+      // Made once for each answer: a button that is replaced while it is pressed would not be clicked.
+      list.found = told.found;
+      list.replaceChildren(h("table", { className: "data" },
+        h("thead", {}, h("tr", {}, ...["choose", "score", "written"].map((name) => h("th", { scope: "col" }, name)))),
+        h("tbody", {}, ...beam.map((one, i) => h("tr", {}, h("td", {}, button(`Look at ${i + 1}`, () => state.set({ rank: i }), { className: "small" })), h("td", {}, format(one.score)), h("td", {}, one.text))))));
+    }
+    list.querySelectorAll("button").forEach((choice, i) => choice.setAttribute("aria-pressed", String(i === Math.min(s().rank, beam.length - 1))));
     alignment.label(`Alignment: rows are what was written, ${own.text}; columns what was read`);
     tree.label(`The beam as a tree; the best way writes ${beam[0].text} with score ${format(beam[0].score)}`);
     shell.code(told.found.python, told.found.command);
