@@ -58,8 +58,8 @@ def test_explain() -> None:
         (["explain", "--similarity", "gausian"], "did you mean 'gaussian'?"),
         (
             ["bench", "nope"],
-            "a benchmark must be one of core, start, fused, regress, table, layers, translate, "
-            "noregret, crossover; got",
+            "a benchmark must be one of core, start, fused, formula, regress, table, layers, "
+            "translate, noregret, crossover; got",
         ),
         (["explain", "--queries", "0"], "Invalid value for '--queries'"),
         (["fly"], "No such command 'fly'"),

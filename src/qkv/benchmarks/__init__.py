@@ -18,6 +18,7 @@ SUITES = [
     "core",
     "start",
     "fused",
+    "formula",
     "regress",
     "table",
     "layers",
