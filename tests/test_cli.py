@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qkv import benchmarks
-from qkv.benchmarks import Figure
+from qkv.benchmarks import SUITES, Figure
 from qkv.gallery import EXAMPLES
 
 
@@ -58,8 +58,7 @@ def test_explain() -> None:
         (["explain", "--similarity", "gausian"], "did you mean 'gaussian'?"),
         (
             ["bench", "nope"],
-            "a benchmark must be one of core, start, fused, positions, regress, table, layers, "
-            "translate, noregret, crossover; got",
+            f"a benchmark must be one of {', '.join(SUITES)}; got",
         ),
         (["explain", "--queries", "0"], "Invalid value for '--queries'"),
         (["fly"], "No such command 'fly'"),

@@ -18,6 +18,7 @@ SUITES = [
     "core",
     "start",
     "fused",
+    "formula",
     "positions",
     "regress",
     "table",

@@ -16,8 +16,8 @@ def bench(
     suite: Annotated[
         str,
         typer.Argument(
-            help="What to measure: core, start, fused, positions, regress, table, layers, "
-            "translate, explore, noregret or crossover."
+            help="What to measure: core, start, fused, formula, positions, regress, "
+            "table, layers, translate, explore, noregret or crossover."
         ),
     ] = "core",
     json: Annotated[

@@ -52,10 +52,13 @@ class Follower(Session):
         """Whether a number is that of queries or keys (or of an entry of a leading axis)."""
         if type(before) is not int or type(now) is not int:
             return False
-        return any(
-            before % probe == 0 and now == before // probe * size
-            for probe, size in self._sizes.items()
-        )
+        whole = before
+        for probe, size in self._sizes.items():
+            if before % probe == 0 and now == before // probe * size:
+                return True
+            if whole % probe == 0:
+                whole = whole // probe * size
+        return now == whole
 
     def is_done(self) -> bool:
         return self._at == len(self._steps)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from qkv.formula import PROGRAMS
-from qkv.formula.follow import Follower, StrayedError
+from qkv.formula.follow import Follower
 from qkv.formula.program import Program
 from qkv.formula.record import Drawn, Source, Step
 from qkv.formula.rewrite import Additive, factorised
-from qkv.formula.traced import RefusedError, Traced
+from qkv.formula.traced import Traced
 
 Formula = Callable[[Tensor, Tensor], Tensor]
 
@@ -72,8 +72,10 @@ def follow(
     session = Follower(query, key, trace.steps, trace.results, sizes)
     try:
         result = formula(session.query, session.key)
-    except (StrayedError, RefusedError):
+    except Exception:  # another trace, or another operator, will show what it is about
         return None
+    finally:
+        session.close()
     if not session.is_done() or not isinstance(result, Traced) or result.number != trace.result:
         return None
     held: list[Any] = [None] * len(trace.drawn.slots)

@@ -35,7 +35,8 @@ def trace_on_probes(formula: Formula, query: Tensor, key: Tensor, proportional: 
         leads.insert(0, _shortened(*leads[0]))
     for last, lead in enumerate(leads, 1):
         try:
-            return _trace(formula, query, key, lead, proportional)
+            with torch.inference_mode(False):
+                return _trace(formula, query, key, lead, proportional)
         except RefusedError:
             if last == len(leads):
                 raise
@@ -62,6 +63,7 @@ def _trace(formula: Formula, query: Tensor, key: Tensor, lead: Any, proportional
             result = _record(formula, session)
         except RefusedError as error:
             refused = error
+        session.close()
         # A tensor that the formula brings may be as large as the probes: then others are due. If
         # it then is as large as these, it is of the formula's making, as that of positions.
         before, alike = (
@@ -134,8 +136,8 @@ def _check(trace: Trace, formula: Formula, query: Tensor, key: Tensor) -> None:
         found = follow(trace, formula, *tokens, rewritten=False)
         if found is None or not isinstance(plain, Tensor):
             raise RefusedError("it does not do the same twice")
-        scores = PROGRAMS[found.kind].scores(found.query, found.key, found.parameter)
-        scores = scores.expand_as(plain)
+        program = PROGRAMS[found.kind]
+        scores = program.scores(found.query, found.key, found.parameter).expand_as(plain)
         _compare(scores, plain, tolerance, "its scores are not those of its program")
         own, expected = (_slopes(each, tokens) for each in (scores, plain))
     for a, b in zip(own, expected, strict=True):

@@ -108,6 +108,10 @@ class Session:
         self._plain: dict[int, int] = {}
         self.query, self.key = self.token(query, QUERY, -1), self.token(key, KEY, -2)
 
+    def close(self) -> None:
+        """Let go of the tokens: they hold this session, and would wait for the collector."""
+        del self.query, self.key
+
     def token(self, real: Tensor, side: int, number: int) -> Traced:
         found = _new(self, side, number)
         found.held, found.sizes = real, tuple(real.shape)
