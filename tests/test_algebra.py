@@ -351,3 +351,27 @@ def test_work_is_done_once_for_each_token() -> None:
     learned = qkv.Dot() + qkv.Additive(D, D, HIDDEN).double() + qkv.Gated(D, D).double()
     assert [x.shape[-1] for x in learned.prepare(query, key)] == [2 * D + HIDDEN + 1] * 2
     torch.testing.assert_close(learned.score(*learned.prepare(query, key)), learned(query, key))
+
+
+@pytest.mark.parametrize(
+    "similarity",
+    [
+        qkv.ScaledDot().soft_cap(2.0),
+        qkv.Gaussian(5.0) * qkv.Laplacian(7.0),
+        qkv.ScaledDot() + qkv.Euclidean(),
+        qkv.Cosine().with_temperature(0.5).soft_cap(3.0),
+    ],
+    ids=["capped", "product", "sum", "tempered"],
+)
+def test_kernels_of_combinations_are_derived(similarity: qkv.Similarity) -> None:
+    tokens = [torch.randn(2, size, 11, requires_grad=True) for size in (67, 83, 83)]
+    plan = qkv.explain(*tokens, similarity=similarity)
+    assert "fused" not in plan.rejected or plan.rejected["fused"].startswith("takes about")
+    answers, gradients = [], []
+    for operator in ("fused", "dense"):
+        answer = qkv.attend(*tokens, similarity=similarity, operator=operator)
+        answers.append(answer)
+        gradients.append(torch.autograd.grad(answer.square().sum(), tokens))
+    torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-5)
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

@@ -237,9 +237,11 @@ class Similarity(nn.Module):
 
 
 def may_be_fused(similarity: Similarity) -> bool:
-    """Whether :meth:`Similarity.as_fused` is worth asking: our own say what they have."""
+    """Whether :meth:`Similarity.as_fused` is worth asking: our own say what they have, but for
+    combinations, whose kernels are derived."""
     own = type(similarity)
-    ours = own.__module__.startswith("qkv.similarity.")
+    package, _, room = own.__module__.partition(".similarity.")
+    ours = package == "qkv" and not room.startswith("algebra.")
     return not ours or own.as_fused is not Similarity.as_fused
 
 
