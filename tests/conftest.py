@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
 import torch
+from playwright.sync_api import Browser, sync_playwright
 
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
@@ -28,3 +31,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(autouse=True)
 def _same_numbers_every_time() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One for all tests of a process: Playwright starts once in each."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        missing = "no chromium: pages were not looked at (apt-get install chromium)"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()

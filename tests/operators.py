@@ -48,7 +48,7 @@ def _fused(case: Case, mask: MaskCase) -> bool:
     kind = case.name.split("-")[0]
     if mask.top is not None or mask.name == "window-or-blocks":
         return False
-    return kind in {"additive", "gated", "euclidean", *KERNELS}
+    return kind in {"additive", "gated", "euclidean", "callable", "formula", *KERNELS}
 
 
 def _lookup(case: Case, mask: MaskCase) -> bool:

@@ -20,6 +20,7 @@ ORDER = [
     "looking",
     "memory",
     "jit",
+    "formula",
     "similarity",
     "mask",
     "bias",
@@ -48,6 +49,7 @@ ORDER = [
     "table",
     "warmup",
     "gallery",
+    "explore",
     "benchmarks",
     "cli",
 ]
@@ -115,7 +117,7 @@ GUESTS = {
     "numba": {"qkv.jit.compiler", "qkv.jit.lowering", "qkv.jit.numba_target"},
     "llvmlite": {
         "qkv.jit.compiler", "qkv.jit.lowering", "qkv.jit.numba_target", "qkv.jit.loader",
-        "qkv.jit.target",
+        "qkv.jit.target", "qkv.formula.compiled", "qkv.formula.emit", "qkv.formula.vector",
     },
 }  # fmt: skip
 
@@ -192,7 +194,7 @@ def test_importing_qkv_loads_no_optional_package() -> None:
     assert "torch" in loaded
     assert not loaded & {
         "dask", "matplotlib", "numba", "pyarrow", "rich", "safetensors", "scipy", "sklearn",
-        "starlette", "transformers", "typer",
+        "starlette", "transformers", "typer", "uvicorn",
     }  # fmt: skip
 
 

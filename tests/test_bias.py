@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import qkv
 from qkv.benchmarks.measure import can_measure_memory, peak_extra_bytes
 from qkv.bias import Alibi, FromFunction, Relative, T5Buckets, alibi_slopes
-from qkv.operators import sdpa, streamed, topk
+from qkv.operators import banded, sdpa, streamed, topk
 
 fused_offer = import_module("qkv.operators.fused.offer")
 
@@ -114,6 +114,7 @@ def _whole(known: Known, held: Tensor, n: int, m: int) -> Tensor:
 def _several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (streamed, sdpa, topk, fused_offer):
         monkeypatch.setattr(module, "TILE_BYTES", 1)
+    monkeypatch.setattr(banded, "BLOCK", 2)
 
 
 @every_bias
@@ -128,6 +129,9 @@ def _several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sdpa", None, qkv.mask.Window(3, 2)),
         ("sdpa", None, qkv.mask.Dilated(1, 3) & qkv.mask.Causal()),
         ("sdpa", None, qkv.mask.Lengths([9, 0])),
+        ("banded", None, qkv.mask.Causal() & qkv.mask.Window(20, 3)),
+        ("banded", None, qkv.mask.Window(3, 2)),
+        ("banded", "cosine", qkv.mask.Causal() & qkv.mask.Lengths([9, 0])),
         ("sdpa", None, qkv.mask.Blocks(4)),
         ("fused", "laplacian", None),
         ("fused", "gaussian", qkv.mask.Causal()),
@@ -144,6 +148,10 @@ def test_it_is_the_tensor_of_all_that_is_added(
     held.requires_grad_(False)
     if isinstance(similarity, nn.Module):
         similarity = similarity.double()
+    if operator == "banded" and known.name == "function":
+        with pytest.raises(ValueError, match="only a bias of the distance alone"):
+            qkv.attend(*_inputs(n, m), mask=mask, bias=bias, operator=operator)
+        return
     whole = _whole(known, held, n, m)
     both = whole if mask is None else mask & whole
     tensors = [x.requires_grad_() for x in _inputs(n, m)]
@@ -381,7 +389,15 @@ def test_plans_name_it() -> None:
     assert "mask Causal(), bias Alibi(slopes (3,))" in str(plan)
     assert plan.operator == "sdpa"
     assert plan.reason.endswith("the bias is one number for each distance")
-    assert plan.rejected["banded"] == "blocks of queries know no positions"
+    assert plan.rejected["banded"].startswith("takes about")
+    assert (
+        qkv.explain(
+            *(x.repeat(1, 1, 64, 1) for x in (query, key, value)),
+            bias=Alibi([0.1, 0.5, 0.9]),
+            mask=qkv.mask.Window(9, 0),
+        ).operator
+        == "banded"
+    )
     learned = qkv.explain(query, key, value, bias=Alibi(_slopes()))
     assert "gives a bias no gradient" in learned.rejected["sdpa"]
     line = [x[0, 0, :, :1] for x in (query, key, value)]

@@ -108,7 +108,9 @@ def test_custom_operators_pass_torchs_own_checks() -> None:
     torch.library.opcheck(dropout.keep, (keys.view(2, 7), keys[:3], 0.4))
     query, key, value = (torch.randn(2, 3, 7, 5, requires_grad=True) for _ in range(3))
     start = torch.arange(7).view(1, 1, 7) - 2
-    torch.library.opcheck(banded.banded, (query, key, value, start, start + 4, 0.5))
+    torch.library.opcheck(banded.banded, (query, key, value, start, start + 4, None, 0.5))
+    line = torch.randn(1, 3, 13)
+    torch.library.opcheck(banded.banded, (query, key, value, start, start + 4, line, 0.5))
 
 
 @pytest.mark.parametrize("keep", [False, True])

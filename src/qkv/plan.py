@@ -104,12 +104,11 @@ def explain(problem: Problem) -> Plan:
     seconds: dict[str, float] = {}
     rejected: dict[str, str] = {}
     for name, operator in OPERATORS.items():
+        estimate = operator.estimate(problem)
         offer = operator.ask(problem)
         if isinstance(offer, str):
             rejected[name] = offer
-            continue
-        estimate = operator.estimate(problem)
-        if isinstance(estimate, str):
+        elif isinstance(estimate, str):
             rejected[name] = estimate
         else:
             able[name], seconds[name] = offer, estimate

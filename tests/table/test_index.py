@@ -97,8 +97,8 @@ def _assert_same(own: qkv.Answer, scanned: qkv.Answer) -> None:
         assert own.interval() == pytest.approx(scanned.interval(), rel=1e-12, abs=1e-12)
     weights = [row["weight"] for row in scanned.rows]
     assert [row["weight"] for row in own.rows] == pytest.approx(weights, rel=1e-11)
-    if len(set(weights)) == len(weights):
-        assert [row["row"] for row in own.rows] == [row["row"] for row in scanned.rows]
+    if len(set(weights)) == len(weights):  # the last may be as heavy as one that is not shown
+        assert [row["row"] for row in own.rows[:-1]] == [row["row"] for row in scanned.rows[:-1]]
     assert own.rows[0].keys() == scanned.rows[0].keys()
 
 

@@ -23,6 +23,7 @@ SUITES = [
     "table",
     "layers",
     "translate",
+    "explore",
     "noregret",
     "crossover",
 ]

@@ -38,7 +38,7 @@ class RelativeBias(PositionBias):
 
 
 class Alibi(RelativeBias):
-    """−slope · |i − j|, with a slope for each head: "Attention with Linear Biases".
+    """``−slope · |i − j|``, with a slope for each head: "Attention with Linear Biases".
 
     `slopes` is a number for each head, (heads,), or for each leading axis, (…, heads); an
     ``nn.Parameter`` is learned. Those of the paper are :func:`alibi_slopes`.

@@ -6,13 +6,25 @@ import sys
 
 from rich.console import Console
 
-from qkv.cli import bench, explain, gallery, join, query, regress, sentence, translate, warmup
+from qkv.cli import (
+    bench,
+    explain,
+    explore,
+    gallery,
+    join,
+    query,
+    regress,
+    sentence,
+    translate,
+    warmup,
+)
 from qkv.cli.app import app
 
 __all__ = [
     "app",
     "bench",
     "explain",
+    "explore",
     "gallery",
     "join",
     "main",

@@ -17,7 +17,7 @@ def bench(
         str,
         typer.Argument(
             help="What to measure: core, start, fused, positions, regress, table, layers, "
-            "translate, noregret or crossover."
+            "translate, explore, noregret or crossover."
         ),
     ] = "core",
     json: Annotated[

@@ -28,14 +28,23 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Re
 def line_of(problem: Problem) -> Tensor | None:
     """What is added at each distance from −(m − 1) to n − 1, (…, n + m − 1), −inf where the mask
     hides it; None where the bias or the mask depends on more than the distance."""
-    if problem.position_bias is None:
+    if problem.position_bias is None or not has_line(problem):
         return None
     distance = torch.arange(1 - problem.m, problem.n, device=problem.query.device)
     line = problem.position_bias.along(distance)
     if line is None or problem.mask is None:
         return line
     allowed = problem.mask.allowed_at(distance)
-    return None if allowed is None else torch.where(allowed, line, -torch.inf)
+    assert allowed is not None, "it has a line"
+    return torch.where(allowed, line, -torch.inf)
+
+
+def has_line(problem: Problem) -> bool:
+    """Whether bias and mask depend on the distance alone."""
+    nowhere = torch.arange(0, device=problem.query.device)
+    if problem.position_bias is None or problem.position_bias.along(nowhere) is None:
+        return False
+    return problem.mask is None or problem.mask.allowed_at(nowhere) is not None
 
 
 def share(problem: Problem) -> float:

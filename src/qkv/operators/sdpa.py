@@ -64,11 +64,12 @@ def estimate(problem: Problem) -> float:
     """Seconds; half the pairs where the kernel's own causal mode skips the other half."""
     share = 0.5 if is_plainly_causal(problem) else 1.0
     if problem.position_bias is not None:
-        share = relative.share(problem)
+        share = relative.share(problem) if relative.has_line(problem) else 1.0
     time = cost.seconds(problem, "sdpa", "dot", share)
     if problem.similarity.depends_on_spread:
         time += cost.seconds(problem, "centre", "any")
-    if (problem.mask is not None and share == 1.0) or problem.position_bias is not None:
+    masked = problem.mask is not None and share == 1.0
+    if (masked or problem.position_bias is not None) and not relative.has_line(problem):
         time += cost.seconds(problem, "mask", "any")
     return time
 
@@ -78,7 +79,7 @@ def _cost(problem: Problem) -> Cost:
     if isinstance(problem.similarity, (Dot, ScaledDot)):
         reason = "a dot product"
     reason += ", for which PyTorch has a fused kernel"
-    if relative.line_of(problem) is not None:
+    if relative.has_line(problem):
         size = 4 * math.prod(problem.batch) * (problem.n + problem.m)
         return Cost(problem.flops, size, f"{reason}; the bias is one number for each distance")
     per_query = problem.mask is not None and problem.mask.per_query

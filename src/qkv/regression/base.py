@@ -150,7 +150,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             policy, fitted.answer, fitted.log_total, query, self.examples_.target,
             self.examples_.mean,
         )  # fmt: skip
-        return filled + self.examples_.pivot
+        return self.examples_.observed(filled)
 
     def _fill(
         self, policy: str, answer: Array, log_total: Array, query: Keys, values: Array, prior: Array

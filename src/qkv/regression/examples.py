@@ -56,12 +56,13 @@ class Examples(NamedTuple):
         least = np.minimum(np.abs(low), np.abs(high))
         exact = (np.sign(low) == np.sign(high)) & (least >= np.abs(middle) / 2)
         pivot = np.where(exact, middle, 0.0)
-        return cls(keys, target - pivot, weight, categories, pivot)
+        return cls(
+            keys, target - pivot if pivot.any() else target, weight, categories, pivot
+        )  # fmt: skip
 
-    @property
-    def observed(self) -> Array:
-        """The targets as they were observed."""
-        return self.target + self.pivot
+    def observed(self, answer: Array) -> Array:
+        """Targets, or answers (…, k) made of them, as they would be observed."""
+        return answer + self.pivot if self.pivot.any() else answer
 
     @property
     def copies(self) -> Array:

@@ -148,7 +148,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         answer = self._shaped(self._answer(curve, self.empty))
         bounds = self._intervals(level)(curve)
         names = (numbers[0].name if hasattr(self, "feature_names_in_") else "x", "y")
-        return band(numbers[0].shown(key), self.examples_.observed[:, 0],
+        return band(numbers[0].shown(key), self.examples_.observed(self.examples_.target)[:, 0],
                     numbers[0].shown(curve.number[:, 0]), answer, bounds,
                     names=names, level=level)  # fmt: skip
 
@@ -195,7 +195,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         alone = np.repeat(target[:, None], wanted.size, axis=1)
         prior = _quantiles(copies / copies.sum(), target, wanted)[0]
         filled = self._fill(self.empty, found, totals, query, alone, prior)
-        return self._shaped(filled + self.examples_.pivot)
+        return self._shaped(self.examples_.observed(filled))
 
     def loo_score(self) -> float:
         """R² of predicting each example from all others, averaged over outputs.

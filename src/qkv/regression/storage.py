@@ -52,7 +52,7 @@ def save(model: Any, path: Path) -> None:
     arrays = {
         "number": examples.keys.number,
         "code": examples.keys.code,
-        "target": examples.observed,
+        "target": examples.observed(examples.target),
         "rows": model.rows_.astype(np.int64),
         "kept": kept,
         "bandwidth": model.bandwidth_,

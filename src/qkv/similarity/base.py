@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from qkv.formula.forms import form as traced_form
+from qkv.formula.forms import was_traced
 from qkv.looking import is_eager
 
 #: Types in which a sum over many keys would lose too much; they are computed in float32.
@@ -142,8 +144,34 @@ class Similarity(nn.Module):
         return f"{type(self).__name__} is not a dot product"
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
-        """This similarity as a fused kernel takes it, or one clause saying why there is none."""
-        return f"{type(self).__name__} has no fused kernel"
+        """This similarity as a fused kernel takes it, or one clause saying why there is none.
+
+        The kernel of a class that brings its own formula is derived from it.
+        """
+        if not may_be_fused(self):
+            return f"{type(self).__name__} has no fused kernel"
+        if type(self).log_score is not Similarity.log_score:
+            return self.derive(self.log_score, query, key, proportional=False)
+        return self.derive(self.score, query, key, self.weighting == "proportional")
+
+    @property
+    def formula(self) -> object:
+        """Whose formula it is that a kernel may be derived from."""
+        return self
+
+    def derive(
+        self,
+        compare: Callable[[Tensor, Tensor], Tensor],
+        query: Tensor,
+        key: Tensor,
+        proportional: bool,
+    ) -> FusedForm | str:
+        """The fused form of what `compare` makes of prepared tokens."""
+
+        def score(query: Tensor, key: Tensor) -> Tensor:
+            return compare(*self.prepare(query, key))
+
+        return derived_form(score, self, query, key, proportional)
 
     def as_sorted(self, key: Tensor) -> SortedForm | str:
         """This similarity as a kernel over sorted keys, or one clause saying why it is none."""
@@ -208,6 +236,13 @@ class Similarity(nn.Module):
         return 2 * dim
 
 
+def may_be_fused(similarity: Similarity) -> bool:
+    """Whether :meth:`Similarity.as_fused` is worth asking: our own say what they have."""
+    own = type(similarity)
+    ours = own.__module__.startswith("qkv.similarity.")
+    return not ours or own.as_fused is not Similarity.as_fused
+
+
 def may_be_dot(similarity: Similarity) -> bool:
     """Whether :meth:`Similarity.as_dot` is worth asking."""
     return type(similarity).as_dot is not Similarity.as_dot
@@ -245,6 +280,17 @@ class FromCallable(Similarity):
             )
         return widen(scores)
 
+    @property
+    def formula(self) -> object:
+        return self.function
+
+    def signature(self) -> Hashable | None:
+        # Whether a kernel was derived before decides on who is worth asking.
+        return super().signature(), was_traced(self.function)
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
+        return derived_form(self.function, self.function, query, key, proportional=False)
+
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(self.parameters()) if isinstance(self.function, nn.Module) else ()
 
@@ -253,6 +299,22 @@ class FromCallable(Similarity):
 
     def extra_repr(self) -> str:
         return getattr(self.function, "__name__", "")
+
+
+def derived_form(
+    formula: Callable[[Tensor, Tensor], Tensor],
+    owner: object,
+    query: Tensor,
+    key: Tensor,
+    proportional: bool,
+) -> FusedForm | str:
+    """A formula as a fused kernel takes it, or why it has none; `owner` is whose formula it is."""
+    if not is_eager(query, key):
+        return "a formula is compiled only where nobody traces or transforms it"
+    found = traced_form(formula, owner, query, key, proportional)
+    if isinstance(found, str):
+        return f"the formula has no kernel: {found}"
+    return FusedForm(*found)
 
 
 def widen(tensor: Tensor) -> Tensor:

@@ -128,7 +128,6 @@ def _meet_tile(
 ) -> None:
     """Sum up what all queries contribute to the gradients of one tile of keys."""
     b, j, width, n, m = tile.b, tile.j, tile.width, tile.rows, inputs.key.shape[1]
-    layer = unit % units.pieces
     key = inputs.key[inputs.entry[KEY, b], j : j + width]
     value = inputs.value[inputs.entry[VALUE, b], j : j + width]
     columns_needed = outputs.kept.size == 0 or not functions.differentiate_rows
@@ -156,11 +155,7 @@ def _meet_tile(
         scratch.total_value[:] = 0
     for i0 in range(0, n, CHUNK):
         i1 = min(i0 + CHUNK, n)
-        if not (few and key_rows):
-            scratch.chunk_key[:] = 0
-        if not (few and value_rows):
-            scratch.chunk_value[:] = 0
-        scratch.chunk_parameter[:] = 0
+        _begin_chunk(few and key_rows, few and value_rows, scratch)
         for i in range(i0, i1, ROWS):
             last = min(i + ROWS, i1)
             first_key, last_key = span(masks, b, i, last, m)
@@ -172,23 +167,15 @@ def _meet_tile(
             step = last - i if clean else 1
             for s in range(i, last, step):
                 block = Block(b, s, s - i, step, j, width)
-                met = tokens
-                if not clean:
-                    _clean(masks, block, m, tokens, scratch)
-                    met = Tokens(
-                        scratch.clean_key_rows[: tokens.key_rows.shape[0]],
-                        scratch.clean_key_columns[: tokens.key_columns.shape[0]],
-                        scratch.clean_value[:width],
-                        scratch.value_columns[: tokens.value_columns.shape[0]],
-                    )
+                met = tokens if clean else _cleaned(masks, block, m, tokens, scratch)
                 _meet_block(
                     block, units, functions, inputs.parameter, masks, dropout, outputs, upstream,
                     met, sums, m, scratch,
                 )  # fmt: skip
                 if gradients.bias.size > 0:
                     entry = gradients.entry[OF_BIAS, b]
-                    _add_bias(block, layer, entry, gradients.bias, scratch)
-            _add_query(b, i, last - i, layer, gradients, scratch)
+                    _add_bias(block, unit % units.pieces, entry, gradients.bias, scratch)
+            _add_query(b, i, last - i, unit % units.pieces, gradients, scratch)
         if not few:
             add_into(scratch.total_key, scratch.chunk_key)
             add_into(scratch.total_value, scratch.chunk_value)
@@ -198,11 +185,26 @@ def _meet_tile(
         add_rows(grad_key, scratch.total_key, key_rows)
         add_rows(grad_value, scratch.total_value, value_rows)
     else:
-        if not key_rows:
-            add_rows(grad_key, scratch.chunk_key, key_rows)
-        if not value_rows:
-            add_rows(grad_value, scratch.chunk_value, value_rows)
+        _add_columns(functions, units, grad_key, grad_value, scratch)
     _add_key_bias(tile, gradients, scratch)
+
+
+@device
+def _begin_chunk(key_in_place: Any, value_in_place: Any, scratch: Any) -> None:
+    if not key_in_place:
+        scratch.chunk_key[:] = 0
+    if not value_in_place:
+        scratch.chunk_value[:] = 0
+    scratch.chunk_parameter[:] = 0
+
+
+@device
+def _add_columns(functions: Any, units: Any, grad_key: Any, grad_value: Any, scratch: Any) -> None:
+    """Add the sums that are columns; rows are in their place already."""
+    if not functions.differentiate_rows:
+        add_rows(grad_key, scratch.chunk_key, False)
+    if not units.value_rows:
+        add_rows(grad_value, scratch.chunk_value, False)
 
 
 @device
@@ -230,8 +232,8 @@ def _begin(functions: Any, query: Any, log_total: Any, scratch: Any) -> None:
 
 
 @device
-def _clean(masks: Any, block: Any, m: int, tokens: Any, scratch: Any) -> None:
-    """Copy the tile, with 0 in place of what the one query of the block may not look at."""
+def _cleaned(masks: Any, block: Any, m: int, tokens: Any, scratch: Any) -> Any:
+    """A copy of the tile, with 0 in place of what the one query of the block may not look at."""
     line = scratch.logits[0]
     line[:] = 0
     apply_mask(masks, block, 0, m, line)
@@ -241,6 +243,12 @@ def _clean(masks: Any, block: Any, m: int, tokens: Any, scratch: Any) -> None:
     zero_masked_rows(line, tokens.value_rows, value)
     # The tile's own columns are not needed again: all its queries meet it cleaned.
     transpose_into(value, scratch.value_columns)
+    return Tokens(
+        scratch.clean_key_rows[: tokens.key_rows.shape[0]],
+        scratch.clean_key_columns[: tokens.key_columns.shape[0]],
+        value,
+        scratch.value_columns[: tokens.value_columns.shape[0]],
+    )
 
 
 @device

@@ -71,7 +71,12 @@ def _bind_forward(launch: Launch, call: Call, piece: int, pieces: int, outputs: 
         outputs,
         count=pieces * launch.layout.size * -(-launch.n // chunk),
         scratch=forward_driver.scratch_shapes(
-            chunk, launch.width, launch.depth, launch.value_depth, launch.key_rows
+            chunk,
+            launch.width,
+            launch.query_depth,
+            launch.key_depth,
+            launch.value_depth,
+            launch.key_rows,
         ),
         most_threads=launch.threads,
     )
@@ -157,8 +162,16 @@ def _bind_backward(
     gradients: Gradients,
 ) -> Bound:
     functions = launch.addresses(NAMES[call.query.dtype], backward=True)
-    parameters = call.parameter.numel()
-    sizes = Sizes(launch.width, launch.d, launch.depth, launch.value_depth, parameters)
+    sizes = Sizes(
+        launch.width,
+        call.query.shape[-1],
+        launch.query_depth,
+        call.key.shape[-1],
+        launch.key_depth,
+        launch.value_depth,
+        call.parameter.numel(),
+        launch.functions.parts,
+    )
     return backward_driver.backward.bind(
         cut,
         functions,

@@ -89,12 +89,14 @@ class Scratch(NamedTuple):
     running: Double2
 
 
-def scratch_shapes(chunk: int, width: int, depth: int, value_depth: int, key_rows: bool) -> Scratch:
-    """The buffers of a thread for chunks of so many queries, packed into `depth` columns, and
-    tiles of `width` keys, as rows or as columns."""
-    key = (width, depth) if key_rows else (depth, width)
+def scratch_shapes(
+    chunk: int, width: int, query_depth: int, key_depth: int, value_depth: int, key_rows: bool
+) -> Scratch:
+    """The buffers of a thread for chunks of so many queries and tiles of `width` keys, as rows or
+    as columns; the depths are those of what is packed."""
+    key = (width, key_depth) if key_rows else (key_depth, width)
     return Scratch(
-        packed_query=(chunk, depth),
+        packed_query=(chunk, query_depth),
         packed_key=key,
         value_lines=(value_depth, width),
         clean_key=key,

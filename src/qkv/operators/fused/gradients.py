@@ -80,23 +80,27 @@ class Scratch(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of a tile: its keys, their columns, plain and packed, those of values, and parameters."""
+    """Of a tile: its keys, the columns of queries and keys, plain and packed, those of values,
+    parameters, and the blocks of lines that the tile functions work in."""
 
     width: int
-    d: int
-    depth: int
+    query_d: int
+    query_depth: int
+    key_d: int
+    key_depth: int
     value_depth: int
     parameters: int
+    parts: int
 
 
 def scratch_shapes(sizes: Sizes, key_rows: bool, value_rows: bool) -> Scratch:
     """The buffers of a thread; gradients are summed up as rows or as columns."""
-    width, d, depth, value_depth, parameters = sizes
-    rows, columns, block = (width, depth), (depth, width), (ROWS, width)
-    key = (width, d) if key_rows else (d, width)
+    width, value_depth = sizes.width, sizes.value_depth
+    rows, columns, block = (width, sizes.key_depth), (sizes.key_depth, width), (ROWS, width)
+    key = (width, sizes.key_d) if key_rows else (sizes.key_d, width)
     value = (width, value_depth) if value_rows else (value_depth, width)
     return Scratch(
-        packed_query=(ROWS, depth),
+        packed_query=(ROWS, sizes.query_depth),
         query_reach=(1,),
         key_reach=(1,),
         key_rows=rows,
@@ -105,15 +109,15 @@ def scratch_shapes(sizes: Sizes, key_rows: bool, value_rows: bool) -> Scratch:
         clean_key_rows=rows,
         clean_key_columns=columns,
         clean_value=(width, value_depth),
-        raw=block,
+        raw=(sizes.parts * ROWS, width),
         logits=block,
         weights=block,
         slopes=block,
         bias_slopes=block,
-        block_query=(ROWS, d),
+        block_query=(ROWS, sizes.query_d),
         chunk_key=key,
         chunk_value=value,
-        chunk_parameter=(parameters,),
+        chunk_parameter=(sizes.parameters,),
         total_key=key,
         total_value=value,
         total_bias=(width,),

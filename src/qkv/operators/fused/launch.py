@@ -12,7 +12,7 @@ from torch import Tensor
 from qkv.jit.kernels import Bound
 from qkv.operators.fused.broadcasting import Layout, drop_expanded, layout
 from qkv.operators.fused.inputs import LANES, ROWS, WIDTH, Dropout, Functions, Inputs, Masks
-from qkv.operators.fused.registry import SIMILARITIES
+from qkv.operators.fused.registry import functions_of
 
 CHUNK = 512  # most queries that a thread takes at a time
 NARROW = 64  # most keys in a tile of rows: they are read as they are, so small tiles cost nothing
@@ -28,8 +28,9 @@ MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 class Call(NamedTuple):
     """What both operators take, in the order of their schemas.
 
-    `parameter` is w for "additive", the scale of the dot product for "gated", and the inverse
-    bandwidth of each dimension for distances.
+    `parameter` is w for "additive", the scale of the dot product for "gated", the inverse
+    bandwidth of each dimension for distances, and what `formula/program.py` says for formulas,
+    whose queries and keys may differ in size.
     """
 
     query: Tensor  # (..., n, d)
@@ -68,7 +69,7 @@ class Launch:
             # NumPy's: that of torch imports sympy at its first call.
             self.batch = np.broadcast_shapes(*shapes)
         self.n, self.m = call.query.shape[-2], call.key.shape[-2]
-        self.d, self.value_depth = call.query.shape[-1], call.value.shape[-1]
+        self.d, self.value_depth = call.key.shape[-1], call.value.shape[-1]
         small = [tuple(drop_expanded(tensor, 2).shape[:-2]) for tensor in main]
         # Gradients have the shape of what was passed, expanded axes and all; a bias that is not
         # there is shared by nobody.
@@ -80,8 +81,9 @@ class Launch:
             if tensor is not None:
                 masks[place] = tuple(drop_expanded(tensor, 0).shape[:-2])
         self.layout: Layout = layout(self.batch, *small, *masks, *shapes, bias)
-        self.functions = SIMILARITIES[call.kind]
-        self.depth = self.functions.depth(self.d)
+        self.functions = functions_of(call.kind)
+        self.query_depth = self.functions.depth(call.query.shape[-1])
+        self.key_depth = self.functions.depth(self.d)
         self.key_rows = self.functions.scores_rows(self.n, self.m, self.d)
         # Keys in a tile: few keys make a narrow one, many make tiles of about one width.
         most = NARROW if self.key_rows else WIDTH
@@ -149,11 +151,14 @@ class Launch:
         own = self.functions
         rows = own.differentiates_rows(self.d)
         gradient = own.row_gradient if rows else own.gradient
+        scores, key_rows = own.row_scores if self.key_rows else own.scores, self.key_rows
+        if backward and own.kept_scores is not None:
+            scores, key_rows = own.kept_scores, False
         return Functions(
             0 if own.transform is None else own.transform.address(real),
-            (own.row_scores if self.key_rows else own.scores).address(real),
+            scores.address(real),
             gradient.address(real) if backward and gradient is not None else 0,
-            self.key_rows,
+            key_rows,
             rows,
             own.proportional,
         )

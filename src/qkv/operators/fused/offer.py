@@ -7,23 +7,25 @@ import math
 from torch import Tensor
 
 from qkv import cost
+from qkv.formula import PROGRAMS
+from qkv.formula.forms import was_traced
 from qkv.looking import in_transform
 from qkv.mask import Parts, Runs
 from qkv.memory import TILE_BYTES, readable
-from qkv.operators.banded import by_residue, runs_of_heads
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import four_axes
 from qkv.operators.fused import ops
 from qkv.operators.fused.inputs import ROWS
 from qkv.operators.fused.launch import Call
+from qkv.operators.strides import by_residue, runs_of_heads
 from qkv.operators.tiles import in_tiles
 from qkv.problem import Problem
-from qkv.similarity.base import FusedForm, Similarity, widen
+from qkv.similarity.base import FusedForm, may_be_fused, widen
 
 
 def refusal(problem: Problem) -> str | None:
     """Why no fused kernel can serve, as far as sizes and types tell."""
-    if type(problem.similarity).as_fused is Similarity.as_fused:
+    if not may_be_fused(problem.similarity):
         return f"{type(problem.similarity).__name__} has no fused kernel"
     if problem.query.device.type not in ("cpu", "meta"):
         return "the kernels are compiled for CPUs"
@@ -49,28 +51,45 @@ def offer(problem: Problem) -> Offer | str:
     reason = ops.failure(form.kind, form.query.dtype, problem.needs_grad)
     if reason is not None:
         return reason
-    return Offer(run=lambda: answer(problem, form, parts), cost=lambda: _cost(problem, parts))
+    return Offer(run=lambda: answer(problem, form, parts), cost=lambda: _cost(problem, form, parts))
 
 
-def estimate(problem: Problem) -> float:
+#: Fewer features of pairs than this are not worth tracing and compiling a formula for.
+FEW_FEATURES = 2**17
+#: Seconds that it takes to follow a formula through its tokens, as measured for ten operations.
+FOLLOW = 150e-6
+
+
+def estimate(problem: Problem) -> float | str:
     """The seconds it would take; pairs that masks by position leave out are not visited."""
     share = 1.0 if problem.mask is None else problem.mask.share(problem.n, problem.m)
-    # A user's own similarity may have a fused form too; it is priced as the dearest.
     family = problem.similarity.family
-    known = family in ("additive", "gated", "distance")
-    return cost.seconds(problem, "fused", family if known else "additive", share=share)
+    if family in ("additive", "gated", "distance"):
+        return cost.seconds(problem, "fused", family, share=share)
+    if problem.pairs * problem.dim < FEW_FEATURES and not was_traced(problem.similarity.formula):
+        return (
+            f"a formula is compiled for {FEW_FEATURES:,} features of pairs or more, or once it was"
+        )
+    return FOLLOW + cost.seconds(problem, "fused", "distance", share=share)
 
 
 def _only_runs(problem: Problem, parts: Parts) -> bool:
     return parts.allowed is None and not problem.adds_to_scores and problem.dropout is None
 
 
-def _cost(problem: Problem, parts: Parts) -> Cost:
+def _cost(problem: Problem, form: FusedForm, parts: Parts) -> Cost:
     name = type(problem.similarity).__name__
     size = 4 * 2**20  # the tiles of all threads, whatever the problem
     if problem.position_bias is not None:
         size += min(10 * TILE_BYTES, 4 * problem.pairs)
     reason = f"{name} has a kernel of its own, which keeps its tiles in the caches"
+    if problem.similarity.family == "any":
+        formula = problem.similarity.formula
+        name = getattr(formula, "__name__", type(formula).__name__)
+        if form.kind == "additive":
+            reason = f"{name} is a sum of tanh or sigmoid, which has a factorised kernel"
+        else:
+            reason = f"a kernel was derived from {name}: {PROGRAMS[form.kind].summary}"
     share = 1.0
     if parts.runs is not None and problem.query.device.type != "meta":
         share = parts.runs.share(problem.m)

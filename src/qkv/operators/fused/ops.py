@@ -14,7 +14,7 @@ from qkv.operators.fused import execute, reference
 from qkv.operators.fused import forward as forward_driver
 from qkv.operators.fused.execute import Answered, Wanted
 from qkv.operators.fused.launch import TENSORS, Call
-from qkv.operators.fused.registry import SIMILARITIES
+from qkv.operators.fused.registry import functions_of
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
 # key, value and answer. They are a quarter of its work.
@@ -58,7 +58,7 @@ torch.library.register_fake("qkv::fused_forward", _forward_fake)
 def failure(kind: str, dtype: torch.dtype, backward: bool) -> str | None:
     """Why there are no kernels for this similarity and type, if they were tried in vain."""
     drivers = [forward_driver.forward, *([backward_driver.backward] if backward else [])]
-    for function in (*drivers, *SIMILARITIES[kind].callbacks()):
+    for function in (*drivers, *functions_of(kind).callbacks()):
         reason = function.failure(NAMES[dtype])
         if reason is not None:
             return reason
@@ -224,6 +224,8 @@ def attend(call: Call) -> tuple[Tensor, Tensor]:
 
 def _worth_keeping(call: Call) -> bool:
     """Whether the scores take little more memory than the tensors, so that memory stays linear."""
+    if functions_of(call.kind).kept_scores is not None:
+        return False  # they alone would not do
     query, key, value = call[:3]
     n, m = query.shape[-2], key.shape[-2]
     own = n * (query.shape[-1] + value.shape[-1]) + m * (key.shape[-1] + value.shape[-1])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.dropout import Dropout
+from qkv.formula import PROGRAMS
 from qkv.normalize import normalize
 from qkv.operators.fused.launch import Call
 from qkv.similarity import (
@@ -37,6 +38,9 @@ KERNELS: dict[str, Kernel] = {
 
 def log_scores(kind: str, query: Tensor, key: Tensor, parameter: Tensor) -> Tensor:
     """The logarithm of the unnormalised weight of each pair, (…, n, m)."""
+    if kind in PROGRAMS:
+        scores = PROGRAMS[kind].scores(query, key, parameter)
+        return log_or_never(scores) if PROGRAMS[kind].proportional else scores
     if kind == "additive":
         return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ parameter
     if kind == "gated":

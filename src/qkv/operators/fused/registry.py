@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from qkv.formula import PROGRAMS
+from qkv.formula.compiled import TileFunction
+from qkv.formula.program import Program
 from qkv.jit import Callback
 from qkv.operators.fused import additive, distance, gated
 
@@ -27,6 +31,10 @@ class TileFunctions:
     row_gradient: Callback
     gradient: Callback | None = None  # where rows serve tokens of any size, there is none
     transform: Callback | None = None
+    #: Where the gradient needs more than the scores: scores that leave it behind them in `parts`
+    #: blocks of lines, so that none are kept from the forward pass.
+    kept_scores: Callback | None = None
+    parts: int = 1
     proportional: bool = False
     short_rows: bool = True  # whether rows are the better choice where keys are few
     cost: int = 1  # of a column of a pair, in multiply-adds
@@ -43,7 +51,10 @@ class TileFunctions:
         return self.gradient is None or d >= WIDE
 
     def callbacks(self) -> list[Callback]:
-        every = (self.transform, self.scores, self.row_scores, self.gradient, self.row_gradient)
+        every = (
+            self.transform, self.scores, self.row_scores, self.kept_scores, self.gradient,
+            self.row_gradient,
+        )  # fmt: skip
         return [each for each in every if each is not None]
 
 
@@ -71,3 +82,23 @@ SIMILARITIES: dict[str, TileFunctions] = {
     "biweight": _distance("biweight", proportional=True),
     "tricube": _distance("tricube", proportional=True),
 }
+
+
+def functions_of(kind: str) -> TileFunctions:
+    """The tile functions of a kind: one of the above, or those of a formula's program."""
+    known = SIMILARITIES.get(kind)
+    return _derived(PROGRAMS[kind]) if known is None else known
+
+
+@lru_cache(maxsize=1024)
+def _derived(program: Program) -> TileFunctions:
+    return TileFunctions(
+        scores=TileFunction(program, "scores"),
+        row_scores=TileFunction(program, "row_scores"),
+        row_gradient=TileFunction(program, "row_gradient"),
+        gradient=TileFunction(program, "gradient"),
+        kept_scores=TileFunction(program, "kept_scores"),
+        parts=program.parts,
+        proportional=program.proportional,
+        cost=program.cost,
+    )

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from qkv.table.join.soft import JoinReport as JoinReport
+from qkv.table.join.report import JoinReport as JoinReport
 from qkv.table.join.soft import SoftJoin as SoftJoin
 from qkv.table.join.soft import soft_join as soft_join

@@ -1,0 +1,23 @@
+"""Arrays on their way to the page: base64 of little-endian floats, a third of JSON's digits."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+
+
+def floats(array: Any) -> str:
+    """An array of any shape as float32, in order."""
+    return base64.b64encode(np.ascontiguousarray(array, "<f4").tobytes()).decode("ascii")
+
+
+def doubles(array: Any) -> str:
+    """An array of any shape as float64, in order."""
+    return base64.b64encode(np.ascontiguousarray(array, "<f8").tobytes()).decode("ascii")
+
+
+def finite(number: float) -> float | None:
+    """A number as JSON has it: what is none becomes null."""
+    return float(number) if np.isfinite(number) else None

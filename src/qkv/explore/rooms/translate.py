@@ -1,0 +1,135 @@
+"""Translate: a translator that looks back, what it looked at, and what else it thought of."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.explore import limits
+from qkv.explore.desk import Desk
+from qkv.explore.fields import Fields
+from qkv.explore.packing import floats
+from qkv.explore.workers import Ticket
+from qkv.translate import Interpreter, Search, Translation, load
+from qkv.translate.search import Hypothesis, search
+from qkv.translate.vocabulary import BEGIN, END
+
+SHOWN = "Donnerstag, 14. März 2024"
+
+_MODEL = threading.Lock()  # a model searches for one question at a time
+
+
+def progress(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
+    """How far the date translator is."""
+    return desk.dates.progress()
+
+
+def train(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
+    """Begin to train it; answers go on meanwhile."""
+    desk.dates.start()
+    return desk.dates.progress()
+
+
+def stop(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
+    """End a training that is under way."""
+    desk.dates.stop()
+    return desk.dates.progress()
+
+
+def run(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
+    """The greedy translation and those of a beam, with all that they looked at."""
+    text = fields.text("text", SHOWN, limits.SENTENCE)
+    if not text.strip():
+        raise ValueError("there is nothing to translate yet: type a date")
+    folder = _folder(fields.choice("model", "dates", ["dates", "open"]), desk)
+    beam = fields.whole("beam", 4, 1, limits.BEAM)
+    interpreter = desk.once(("translator", folder), partial(load, folder))
+    pieces = len(interpreter.source.split(text).numbers)
+    if pieces > limits.PIECES:
+        raise ValueError(
+            f"this room translates up to {limits.PIECES} pieces at a time; got {pieces}"
+        )
+    with _MODEL:
+        greedy = _searched(interpreter, text, Search(beam=1))
+        ticket.check()
+        several = _searched(interpreter, text, Search(beam=beam, n_best=beam))
+    return {
+        "greedy": greedy[0],
+        "beam": several,
+        "python": as_python(folder, text, beam),
+        "command": as_command(folder, text, beam),
+    }
+
+
+ACTIONS = {"progress": progress, "train": train, "stop": stop, "run": run}
+
+
+def _folder(model: str, desk: Desk) -> Path:
+    if model == "open":
+        if desk.opened is None or desk.opened.kind != "translator":
+            raise ValueError("no translator was opened: start with `qkv explore --open FOLDER`")
+        return Path(desk.opened.source)
+    if desk.dates.stage != "ready":
+        raise ValueError("the date translator is not trained yet")
+    return desk.dates.folder
+
+
+@torch.inference_mode()
+def _searched(interpreter: Interpreter, text: str, how: Search) -> list[dict[str, Any]]:
+    found = interpreter.translate([text], how)[0]
+    source = torch.tensor([[*interpreter.source.split(_normal(interpreter, text)).numbers, END]])
+    lengths = torch.tensor([source.shape[1]])
+    memory = interpreter.model.encode(source, lengths)
+    hypotheses = search(interpreter.model, source, lengths, how)[0]
+    return [
+        _told(interpreter, memory, translation, hypothesis)
+        for translation, hypothesis in zip(found, hypotheses, strict=True)
+    ]
+
+
+def _normal(interpreter: Interpreter, text: str) -> str:
+    from qkv.translate.text import normalized
+
+    return normalized(text, interpreter.form)
+
+
+def _told(
+    interpreter: Interpreter, memory: Any, translation: Translation, hypothesis: Hypothesis
+) -> dict[str, Any]:
+    read = torch.tensor([[BEGIN, *hypothesis.tokens]])
+    wanted = torch.tensor([*hypothesis.tokens, END])
+    features = interpreter.model.forced(memory, read)[0]  # (t, r)
+    log_p = interpreter.model.logits(features).log_softmax(-1)
+    each = log_p.gather(-1, wanted[:, None])[:, 0]
+    alignment = translation.alignment
+    return {
+        "text": translation.text,
+        "score": translation.score,
+        "log_p": each.tolist(),  # of each token, and the end
+        "source": alignment.source,
+        "target": alignment.target,
+        "weights": floats(alignment.weights),
+    }
+
+
+def as_python(folder: Path, text: str, beam: int) -> str:
+    return "\n".join(
+        [
+            "from qkv.translate import Search, load",
+            "",
+            f"model = load({str(folder)!r})",
+            f"found = model.translate([{text!r}], Search(beam={beam}, n_best={beam}))[0]",
+            "for each in found:",
+            "    print(each.score, each.text, each.alignment.weights.shape)",
+        ]
+    )
+
+
+def as_command(folder: Path, text: str, beam: int) -> str:
+    words = ["qkv", "translate", "run", str(folder), "--beam", str(beam), "--n-best", str(beam)]
+    return shlex.join([*words, "--", text])

@@ -1,0 +1,81 @@
+"""From the command to a page in the browser, and to a clean end."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import warnings
+import webbrowser
+from collections.abc import Callable
+
+import uvicorn
+
+from qkv.explore.app import build
+from qkv.explore.desk import Desk
+from qkv.explore.guard import LOOPBACK
+
+#: Tried first; where it is taken, any other.
+PORT = 8642
+
+
+def serve(
+    desk: Desk,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    browser: bool = True,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve the explorer until Ctrl-C; `say` is told its address."""
+    token = None if host in LOOPBACK else secrets.token_urlsafe(16)
+    listening = _bound(host, port)
+    name = f"[{host}]" if ":" in host else host
+    address = f"http://{name}:{listening.getsockname()[1]}/"
+    if token is not None:
+        address += f"?token={token}"
+    config = uvicorn.Config(
+        build(desk, token),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=512,
+        timeout_graceful_shutdown=2,
+    )
+    warnings.simplefilter("ignore")  # that nothing is in sight, say, the page tells itself
+    server = _Server(config, lambda: _announce(address, browser, say))
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run([listening])
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it has begun to answer."""
+
+    def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.begun = begun
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.begun()
+
+
+def _announce(address: str, browser: bool, say: Callable[[str], None]) -> None:
+    say(f"the explorer is at {address}  (Ctrl-C ends it)")
+    if browser:
+        webbrowser.open(address)
+
+
+def _bound(host: str, port: int | None) -> socket.socket:
+    """A socket at this port; the usual one, or any, where none was asked for."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for wanted in [port] if port is not None else [PORT, 0]:
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, wanted))
+        except OSError as error:
+            listening.close()
+            why = f"cannot listen at {host}:{wanted}: {error.strerror}"
+        else:
+            return listening
+    raise OSError(why)

@@ -1,0 +1,375 @@
+// Pooling: a query follows the pointer, and what is near it answers.
+
+import { h, field, select, setOptions, button, slider, format, tinted, decodeDoubles, decodeFloats } from "../dom.js";
+import { Figure, axes, span } from "../figure.js";
+import { Channel, ask } from "../ask.js";
+import { dropPlace } from "../drop.js";
+
+const KERNELS = ["gaussian", "boxcar", "triangular", "epanechnikov", "laplacian", "biweight", "tricube"];
+const POINTS = ["source", "x", "y", "seed", "count", "noise", "edits"];
+const FIT = [...POINTS, "kernel", "bandwidth", "degree", "level"];
+
+export const room = {
+  lead: "Each point is a key with a value. A query asks all of them at once, and the answer is their mean, weighted by how near they are.",
+  question: {
+    text: "The bandwidth grows without end. What does the curve become?",
+    options: ["the finest detail", "a flat line, the mean of all", "a straight line through all"],
+    right: 1,
+    because: "Every point weighs the same in the end, wherever you ask: attention without a preference is a mean. Drag the bandwidth back and watch it turn into a look-up.",
+    state: { bandwidth: 60 },
+  },
+  surprise: {
+    label: "one wild point",
+    caption: "One point far off drags the whole curve along, however many others disagree: a mean listens to every value. Make the bandwidth smaller and see how far its voice carries.",
+    state: { edits: "a:2,60", bandwidth: 0.4, query: 2.3 },
+  },
+  defaults: () => ({ query: 2.5, kernel: "gaussian", bandwidth: 0.3, degree: 0, level: 0.9, seed: 5, count: 100, noise: 1, edits: "", source: "", x: "", y: "", view: "", file: "" }),
+  open,
+};
+
+function open(state, shell) {
+  const told = { x: new Float64Array(), y: new Float64Array(), curve: null, asked: null, weights: null, chosen: null, kernels: null };
+  const s = () => state.values;
+  const body = (names) => Object.fromEntries(names.map((name) => [name, s()[name]]));
+  const key = (names) => JSON.stringify(body(names));
+  const refused = (text) => shell.refuse(text);
+
+  const channels = {
+    points: new Channel("pooling/points", (found) => {
+      told.x = decodeDoubles(found.x);
+      told.y = decodeDoubles(found.y);
+      told.weights = null;
+      showEditor();
+      chart.redraw();
+    }, refused),
+    curve: new Channel("pooling/curve", (found) => {
+      told.curve = Object.fromEntries(Object.entries(found).map(([name, text]) => [name, decodeDoubles(text)]));
+      query.span(...ends());
+      query.show(s().query);
+      chart.redraw();
+    }, refused),
+    ask: new Channel("pooling/ask", (found) => {
+      told.asked = found;
+      told.weights = decodeFloats(found.weights);
+      showAnswer();
+      chart.redraw();
+    }, refused),
+    choose: new Channel("pooling/choose", (found) => { told.chosen = found; choose.disabled = false; errors.redraw(); },
+      (text) => { told.chosen = null; choose.disabled = true; chosenNote.textContent = text; errors.redraw(); }),
+    kernels: new Channel("pooling/kernels", (found) => { told.kernels = found; showKernels(); }, refused),
+  };
+
+  // The chart, and what the pointer does on it.
+  const chart = new Figure("Points, weights and the pooled curve", drawChart, { className: "figure live" });
+  const errors = new Figure("Leave-one-out error by bandwidth", drawErrors, { className: "low" });
+  let places = null; // axes of the last painting
+  let held = null; // the point under the hand
+
+  function ends() {
+    const grid = told.curve?.grid;
+    if (s().view) return s().view.split(",").map(Number);
+    return grid?.length ? [grid[0], grid[grid.length - 1]] : span(told.x);
+  }
+
+  // Where each point lies and how much it weighs; worked out again only when something changed.
+  let dots = null;
+  function laid({ sx, sy }, ...made) {
+    if (dots?.made.every((thing, i) => thing === made[i])) return dots;
+    const n = told.x.length;
+    const fits = told.weights?.length === n;
+    const most = fits ? told.weights.reduce((one, other) => Math.max(one, other), 1e-30) : 1;
+    const [small, large] = n > 2000 ? [1.5, 2.4] : [3, 6];
+    dots = { made, xs: new Float32Array(n), ys: new Float32Array(n), radii: new Float32Array(n), shares: new Float32Array(n) };
+    for (let i = 0; i < n; i++) {
+      dots.shares[i] = fits ? told.weights[i] / most : 0;
+      dots.radii[i] = small + Math.sqrt(dots.shares[i]) * large;
+      dots.xs[i] = sx(told.x[i]);
+      dots.ys[i] = sy(told.y[i]);
+    }
+    return dots;
+  }
+
+  // The ends of the y axis, which ten thousand points need not give anew for every move.
+  let heights = null;
+  function height() {
+    if (heights?.y !== told.y || heights.curve !== told.curve || heights.moved !== told.moved) heights = { y: told.y, curve: told.curve, moved: told.moved, ends: span(told.y, told.curve?.answer ?? []) };
+    return heights.ends;
+  }
+
+  function drawChart(scene) {
+    if (!told.x.length) return scene.text(scene.width / 2, scene.height / 2, "Loading the points …", "muted", { anchor: "middle" });
+    const { curve, weights, asked } = told;
+    const x = ends();
+    places = axes(scene, { x, y: height(), xName: s().x || "x (keys)", yName: s().y || "y (values)" });
+    const { sx, sy } = places;
+    const along = (list) => Array.from(curve.grid, (at, i) => [sx(at), sy(list[i])]);
+    if (curve) {
+      scene.area([...along(curve.low), ...along(curve.high).reverse()].filter(([, y]) => Number.isFinite(y)), "answer", { opacity: 0.12 });
+      scene.line(along(curve.truth), "muted", { width: 1, dash: [4, 4] });
+    }
+    const { xs, ys, radii, shares } = laid(places, scene.width, scene.height, ...x, height(), weights, told.x, told.moved);
+    scene.dots(xs, ys, radii, shares);
+    if (curve) scene.line(along(curve.answer), "answer", { width: 2.5 });
+    const at = sx(s().query);
+    scene.line([[at, places.top], [at, places.bottom]], "query", { width: 2 });
+    scene.text(at, places.top + 9, ` q = ${format(s().query, 3)}`, "query", { size: 12, weight: 600, anchor: at > scene.width * 0.8 ? "end" : "start" });
+    if (asked && asked.answer !== null) {
+      const q = sx(asked.query);
+      if (asked.low !== null) scene.line([[q, sy(asked.low)], [q, sy(asked.high)]], "answer", { width: 5, opacity: 0.35 });
+      scene.circle(q, sy(asked.answer), 6, "answer", { stroke: "ground" });
+    }
+    if (held !== null) scene.circle(xs[held], ys[held], radii[held] + 4, null, { stroke: "query" });
+  }
+
+  const near = (event) => {
+    const box = chart.canvas.getBoundingClientRect();
+    const [px, py] = [event.clientX - box.left, event.clientY - box.top];
+    let [best, least] = [null, 14 ** 2];
+    for (let i = 0; i < told.x.length; i++) {
+      const apart = (places.sx(told.x[i]) - px) ** 2 + (places.sy(told.y[i]) - py) ** 2;
+      if (apart < least) [best, least] = [i, apart];
+    }
+    return { px, py, best };
+  };
+  const rounded = (number) => Number(number.toPrecision(5));
+  chart.canvas.addEventListener("pointermove", (event) => {
+    if (!places) return;
+    const { px, py } = near(event);
+    if (held !== null) {
+      move(held, rounded(places.atX(px)), rounded(places.atY(py)), false);
+      return;
+    }
+    if (px < places.left || px > places.right) return;
+    state.set({ query: rounded(places.atX(px)) }, { settled: false });
+  });
+  chart.canvas.addEventListener("pointerdown", (event) => {
+    if (!places) return;
+    held = near(event).best;
+    if (held !== null) {
+      chart.canvas.setPointerCapture(event.pointerId);
+      which.value = held;
+      showEditor();
+      event.preventDefault();
+    }
+  });
+  chart.canvas.addEventListener("pointerup", (event) => {
+    if (held === null) return state.set({}, {});
+    const { px, py } = near(event);
+    const [x, y, place] = [rounded(places.atX(px)), rounded(places.atY(py)), held];
+    held = null;
+    if (state.dragged && state.dragged.edits !== s().edits) move(place, x, y, true);
+    chart.redraw();
+  });
+  chart.canvas.addEventListener("dblclick", (event) => {
+    if (!places) return;
+    const { px, py } = near(event);
+    edit(`a:${rounded(places.atX(px))},${rounded(places.atY(py))}`);
+  });
+  chart.canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey || !places) return; // a plain wheel scrolls the page
+    event.preventDefault();
+    zoom(event.deltaY < 0 ? 0.8 : 1.25, places.atX(near(event).px));
+  }, { passive: false });
+
+  function zoom(factor, about = s().query) {
+    const [low, high] = ends();
+    state.set({ view: [about + (low - about) * factor, about + (high - about) * factor].map(rounded).join(",") });
+  }
+
+  // Points by hand: edits are written one after the other, and moves of one point become one.
+  function edit(one, settled = true) {
+    state.set({ edits: [...(s().edits ? s().edits.split(";") : []), one].join(";") }, { settled });
+  }
+  function move(place, x, y, settled) {
+    told.x[place] = x;
+    told.y[place] = y;
+    told.moved = (told.moved ?? 0) + 1;
+    const edits = s().edits ? s().edits.split(";") : [];
+    if (edits.at(-1)?.startsWith(`m:${place},`)) edits.pop();
+    state.set({ edits: [...edits, `m:${place},${x},${y}`].join(";") }, { settled });
+  }
+
+  // Controls.
+  const query = slider(0, 4, (value, settled) => state.set({ query: value }, { settled }));
+  const bandwidth = slider(0.008, 120, (value, settled) => state.set({ bandwidth: value }, { settled }), { log: true });
+  bandwidth.className = "of-weight";
+  const kernel = select(KERNELS, (value) => state.set({ kernel: value }));
+  const degree = select([["0", "0: a mean"], ["1", "1: a line"]], (value) => state.set({ degree: Number(value) }));
+  const noise = slider(0, 3, (value, settled) => state.set({ noise: value }, { settled }));
+  const count = select(["20", "100", "1000", "10000"], (value) => state.set({ count: Number(value), edits: "" }));
+  const level = select([["0.5", "50 %"], ["0.9", "90 %"], ["0.95", "95 %"]], (value) => state.set({ level: Number(value) }));
+  const choose = button("Choose for me", () => told.chosen && state.set({ bandwidth: Number(told.chosen.choice.toPrecision(4)) }));
+  const chosenNote = h("p", { className: "note" });
+  const [columnX, columnY] = ["x", "y"].map((name) => select([], (value) => state.set({ [name]: value, edits: "", view: "" })));
+  const columns = h("div", { className: "row", hidden: true }, field("Keys", columnX), field("Values", columnY));
+  const drop = dropPlace(shell, "Drop a CSV or Parquet file of your own", async (source, name) => {
+    const { columns: names } = await ask("pooling/columns", { source });
+    state.set({ source, x: names[0], y: names[1], edits: "", view: "", file: name });
+    const found = await ask("pooling/points", body(POINTS)).catch(() => null);
+    if (found) {
+      const [low, high] = span(decodeDoubles(found.x));
+      state.set({ query: rounded((low + high) / 2), bandwidth: rounded((high - low) / 10) });
+    }
+  });
+
+  const which = h("input", { type: "number", min: 0, step: 1, value: 0, input: () => showEditor() });
+  const [editX, editY] = [0, 1].map(() => h("input", { type: "number", step: "any" }));
+  const numbers = () => [editX, editY].map((input) => rounded(Number(input.value)));
+  const editor = h("fieldset", {}, h("legend", {}, "Points by hand: drag one, double-click to add, or type"),
+    h("div", { className: "row" }, field("Point", which), field("x", editX), field("y", editY)),
+    h("div", { className: "row" },
+      button("Move", () => move(Number(which.value), ...numbers(), true)),
+      button("Add", () => edit(`a:${numbers().join(",")}`)),
+      button("Delete", () => edit(`d:${Number(which.value)}`))));
+  function showEditor() {
+    const place = Number(which.value);
+    which.max = told.x.length - 1;
+    if (place < told.x.length) {
+      editX.value = rounded(told.x[place]);
+      editY.value = rounded(told.y[place]);
+    }
+  }
+
+  const facts = h("div", { className: "facts" });
+  const formula = h("div", { className: "formula", tabIndex: 0, role: "group", "aria-label": "The formula with its numbers" });
+  const kind = h("span", {});
+  const shapes = KERNELS.map((name) => {
+    const figure = new Figure(name, (scene) => drawKernel(scene, name), { className: "tiny" });
+    const answer = h("span", {});
+    const element = button("", () => state.set({ kernel: name }), { "aria-pressed": "false", "aria-label": `Use ${name}` });
+    element.append(h("strong", {}, name), figure.canvas, answer);
+    return { name, figure, answer, element };
+  });
+
+  function showAnswer() {
+    const { asked } = told;
+    const n = told.weights.length;
+    const empty = asked.neighbours === 0;
+    const word = empty ? "nothing in sight: the nearest point answers"
+      : asked.neighbours < 1.5 ? "a hard look-up" : asked.neighbours > 0.97 * n && n > 3 ? "the plain mean of all" : "a soft look-up";
+    kind.textContent = word;
+    facts.replaceChildren(
+      h("span", {}, "query ", tinted("query", format(asked.query))),
+      h("span", {}, "answer ", tinted("answer", format(asked.answer))),
+      h("span", {}, `${Math.round(s().level * 100)} % of new values `, tinted("answer", asked.low === null ? "unknown" : `${format(asked.low)} to ${format(asked.high)}`)),
+      h("span", {}, "effective neighbours ", tinted("weight", format(asked.neighbours, 3)), ` of ${n.toLocaleString("en")}`),
+      h("span", {}, word));
+    const terms = asked.terms.flatMap(({ weight, y }, i) => [i ? " + " : "", tinted("weight", weight.toFixed(3)), "·", tinted("key", format(y, 3))]);
+    const more = n - asked.terms.length;
+    formula.replaceChildren(...(s().degree === 1
+      ? ["the line through the points, weighted about q = ", tinted("query", format(asked.query)), ", at q: ", tinted("answer", format(asked.answer))]
+      : empty ? ["Σ α(q, k) v has no term: the nearest point says ", tinted("answer", format(asked.answer))]
+        : ["Σ α(q, kᵢ) vᵢ = ", ...terms, more > 0 ? ` + … (${more.toLocaleString("en")} more) = ` : " = ", tinted("answer", format(asked.answer))]));
+    shell.code(asked.python, asked.command);
+    chart.label(`Points and the pooled curve. At ${format(asked.query)} the answer is ${format(asked.answer)}, ${word}.`);
+    shell.announce(`At ${format(asked.query)} the answer is ${format(asked.answer)}; ${format(asked.neighbours, 3)} effective neighbours.`);
+  }
+
+  function drawErrors(scene) {
+    if (!told.chosen) return;
+    const { bandwidths, errors: list, choice } = told.chosen;
+    const { sx, sy, top, bottom } = axes(scene, { x: [bandwidths[0], bandwidths.at(-1)], y: span(list), logX: true, xName: "bandwidth", small: true, margin: { bottom: 34 } });
+    scene.line(bandwidths.map((at, i) => [sx(at), sy(list[i])]), "ink", { width: 1.5 });
+    const line = (at, colour, dash, text) => {
+      const place = Math.max(sx(bandwidths[0]), Math.min(sx(bandwidths.at(-1)), sx(at)));
+      scene.line([[place, top], [place, bottom]], colour, { width: 1.5, dash });
+      scene.text(place + 4, top + (dash ? 22 : 9), text, colour, { size: 11 });
+    };
+    line(choice, "muted", [4, 4], `best ${format(choice, 3)}`);
+    line(s().bandwidth, "weight", undefined, `yours ${format(s().bandwidth, 3)}`);
+    chosenNote.textContent = `Each point is predicted from all others; the error is least at ${format(choice, 3)}.`;
+    errors.label(`Leave-one-out error by bandwidth; least at ${format(choice, 3)}, yours is ${format(s().bandwidth, 3)}`);
+  }
+
+  function drawKernel(scene, name) {
+    const found = told.kernels?.kernels.find((one) => one.name === name);
+    if (!found) return;
+    const grid = decodeDoubles(told.kernels.grid);
+    const { sx, sy } = axes(scene, { x: [grid[0], grid.at(-1)], y: span(told.y), small: true, margin: { left: 4, right: 4, top: 4, bottom: 4 } });
+    const shape = decodeFloats(found.shape);
+    const high = scene.height - 4;
+    scene.area([[sx(grid[0]), high], ...Array.from(grid, (at, i) => [sx(at), high - shape[i] * (high - 24)]), [sx(grid.at(-1)), high]], "weight", { opacity: 0.22 });
+    scene.line(Array.from(grid, (at, i) => [sx(at), sy(decoded(found)[i])]), "answer", { width: 1.8 });
+    scene.line([[sx(s().query), 4], [sx(s().query), high]], "query", { width: 1 });
+  }
+  const decoded = (found) => (found.list ??= decodeDoubles(found.curve));
+
+  function showKernels() {
+    for (const { name, figure, answer } of shapes) {
+      const found = told.kernels.kernels.find((one) => one.name === name);
+      answer.replaceChildren(tinted("answer", format(found.answer, 3)), ` from ${format(found.neighbours, 2)} points`);
+      figure.label(`${name}: answers ${format(found.answer, 3)} from ${format(found.neighbours, 2)} points`);
+      figure.redraw();
+    }
+  }
+
+  const element = h("div", { className: "room with-controls" },
+    h("section", { className: "panel stack", "aria-label": "The points" }, chart.canvas,
+      h("div", { className: "legend" }, tinted("query", "query"), tinted("key", "keys and values"), tinted("weight", "weight"), tinted("answer", "answer and interval")),
+      facts, formula),
+    h("section", { className: "panel stack", "aria-label": "Controls" },
+      field("Query: move the pointer over the points, or this", query),
+      field("Bandwidth", bandwidth, h("div", { className: "ends", "aria-hidden": "true" }, h("span", {}, "hard look-up"), h("span", {}, "plain mean"))),
+      h("div", { className: "row" }, field("Kernel", kernel), field("Degree", degree)),
+      h("div", {}, errors.canvas, chosenNote), choose,
+      h("div", { className: "row" }, field("Points", count), field("Interval", level)),
+      field("Noise", noise),
+      h("div", { className: "row" },
+        button("New noise", () => state.set({ seed: (s().seed * 7 + 3) % 99991, edits: "" })),
+        button("Zoom in", () => zoom(0.6)), button("Zoom out", () => zoom(1.6)), button("Show all", () => state.set({ view: "" })))),
+    h("section", { className: "panel stack wide", "aria-label": "All kernels side by side" },
+      h("h2", {}, "All kernels of Eq. 5, side by side"),
+      h("p", { className: "note" }, "The same points, query and bandwidth; the slides' third formula, max(0, 1 − u), is the triangular one."),
+      h("div", { className: "many" }, ...shapes.map((shape) => shape.element))),
+    h("section", { className: "panel stack wide", "aria-label": "Your own points" }, editor, drop, columns));
+
+  function update(before) {
+    const values = s();
+    kernel.value = values.kernel;
+    degree.value = values.degree;
+    level.value = String(values.level);
+    if (![...count.options].some((option) => option.value === String(values.count))) count.append(h("option", {}, String(values.count)));
+    count.value = String(values.count);
+    noise.show(values.noise);
+    query.show(values.query);
+    bandwidth.show(values.bandwidth, `${format(values.bandwidth)}`);
+    columns.hidden = !values.source;
+    count.disabled = noise.disabled = Boolean(values.source);
+    for (const { name, element: own } of shapes) own.setAttribute("aria-pressed", String(name === values.kernel));
+    if (values.source && before?.source !== values.source) {
+      ask("pooling/columns", { source: values.source }).then(({ columns: names }) => {
+        setOptions(columnX, names);
+        setOptions(columnY, names);
+        [columnX.value, columnY.value] = [s().x, s().y];
+      }).catch((error) => shell.refuse(error.message));
+    }
+    [columnX.value, columnY.value] = [values.x, values.y];
+    const changed = (names) => !before || names.some((name) => before[name] !== values[name]);
+    const fit = key(FIT);
+    if (changed(POINTS)) channels.points.ask(body(POINTS), key(POINTS));
+    if (changed(FIT)) channels.curve.ask(body(FIT), fit);
+    if (changed([...POINTS, "kernel", "degree"])) channels.choose.ask(body(FIT), key([...POINTS, "kernel", "degree"]));
+    if (changed([...FIT, "query"])) {
+      channels.ask.ask(body([...FIT, "query"]), fit);
+      clearTimeout(room.timer);
+      room.timer = setTimeout(() => channels.kernels.ask(body([...FIT, "query"]), fit), before ? 120 : 0);
+    }
+    chart.redraw();
+    errors.redraw();
+  }
+
+  return {
+    element,
+    update,
+    figures: () => [chart, errors],
+    csvName: "points",
+    rows: () => [["x", "y", "weight"], ...Array.from(told.x, (x, i) => [x, told.y[i], told.weights?.[i] ?? ""])],
+    summary: () => told.asked ? `At ${format(told.asked.query)} the answer is ${format(told.asked.answer)}: ${s().kernel} kernel, bandwidth ${format(s().bandwidth)}, ${told.x.length} points.` : "",
+    redraw: () => [chart, errors, ...shapes.map((shape) => shape.figure)].forEach((figure) => figure.redraw()),
+    close() {
+      Object.values(channels).forEach((channel) => channel.close());
+      [chart, errors, ...shapes.map((shape) => shape.figure)].forEach((figure) => figure.close());
+      clearTimeout(room.timer);
+    },
+  };
+}

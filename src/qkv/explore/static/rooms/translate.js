@@ -1,0 +1,224 @@
+// Translate: a translator at work, what it looked at, and the ways it did not take.
+
+import { h, field, select, button, format, tinted, decodeFloats } from "../dom.js";
+import { Figure, axes, span } from "../figure.js";
+import { ask, Channel } from "../ask.js";
+
+const SAMPLES = ["Donnerstag, 14. März 2024", "2 juillet 1969", "2024年3月14日木曜日", "July 4, 1976"];
+
+export const room = {
+  lead: "A translator reads dates in fifteen languages and writes them as ISO does. At every letter it looks back at what it read; here you see where.",
+  question: {
+    text: "It reads “Donnerstag, 14. März 2024” and writes 2024-03-14. Where does it look while it writes 03?",
+    options: ["at 14", "at März", "everywhere alike"],
+    right: 1,
+    because: "Nobody told it that März is 03: attention found the word to look at, and the network learned what it means. Choose an output letter and see.",
+    state: { text: "Donnerstag, 14. März 2024", step: 6 },
+  },
+  surprise: {
+    label: "no date at all",
+    caption: "There is no date in this, yet one comes out, letter by letter, with a score that hardly blushes: a translator always answers. Look at how flat its attention is.",
+    state: { text: "the dog wagged his tail", step: 0 },
+  },
+  defaults: (hello) => ({ text: SAMPLES[0], model: hello.opened?.kind === "translator" ? "open" : "dates", beam: 4, rank: 0, step: 0 }),
+  open,
+};
+
+function open(state, shell) {
+  const s = () => state.values;
+  const told = { found: null, progress: null };
+  let timer = 0;
+  let closed = false;
+  const channel = new Channel("translate/run", (found) => { told.found = found; show(); }, (text) => { if (!/not trained yet/.test(text)) shell.refuse(text); });
+
+  const best = () => told.found?.beam[Math.min(s().rank, told.found.beam.length - 1)];
+  const alignment = new Figure("Alignment", drawAlignment, { className: "middle" });
+  const tree = new Figure("The beam as a tree", drawTree, { className: "middle" });
+  const curve = new Figure("Loss while training", drawCurve, { className: "low" });
+  const sourceTokens = h("div", { className: "tokens", role: "group", "aria-label": "What was read" });
+  const targetTokens = h("div", { className: "tokens", role: "group", "aria-label": "What was written: choose a token" });
+  const looked = h("p", { className: "facts" });
+  const side = h("div", { className: "pair" });
+  const list = h("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Hypotheses" });
+
+  function show() {
+    const own = best();
+    const step = Math.min(s().step, own.target.length - 1);
+    const n = own.source.length;
+    const weights = decodeFloats(own.weights);
+    const row = weights.subarray(step * n, (step + 1) * n);
+    sourceTokens.replaceChildren(...own.source.map((piece, i) => {
+      const chip = h("span", { className: "button looked", title: format(row[i], 3) }, piece === " " ? "␣" : piece);
+      chip.style.setProperty("--share", `${Math.round(60 * (row[i] || 0))}%`);
+      return chip;
+    }));
+    if (targetTokens.children.length !== own.target.length) {
+      targetTokens.replaceChildren(...own.target.map((_, i) => button("", () => state.set({ step: i }))));
+    }
+    [...targetTokens.children].forEach((token, i) => {
+      token.textContent = own.target[i] === " " ? "␣" : own.target[i];
+      token.setAttribute("aria-pressed", String(i === step));
+    });
+    const most = row.length ? row.indexOf(Math.max(...row)) : 0;
+    looked.replaceChildren(...(own.target.length ? [h("span", {}, "writing ", tinted("query", own.target[step]), ", it looked most at ", tinted("key", own.source[most]), ", ", tinted("weight", format(row[most], 3))),
+      h("span", {}, "how sure: ", tinted("answer", `${format(100 * Math.exp(own.log_p[step]), 3)} %`))] : [h("span", {}, "Nothing was written.")]));
+    const { greedy, beam } = told.found;
+    side.replaceChildren(...[["Greedy: the best token at every step", greedy], [`Beam of ${beam.length}: the best of several ways`, beam[0]]].map(([name, one]) =>
+      h("div", { className: "stack" }, h("p", { className: "label" }, name), h("p", {}, tinted("answer", one.text || "–")), h("p", { className: "note" }, `score ${format(one.score)}; log p ${format(one.log_p.reduce((a, b) => a + b, 0))}`))));
+    list.replaceChildren(h("table", { className: "data" },
+      h("thead", {}, h("tr", {}, ...["choose", "score", "written"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, ...beam.map((one, i) => h("tr", {}, h("td", {}, button(`Look at ${i + 1}`, () => state.set({ rank: i }), { className: "small", "aria-pressed": String(i === Math.min(s().rank, beam.length - 1)) })), h("td", {}, format(one.score)), h("td", {}, one.text))))));
+    alignment.label(`Alignment: rows are what was written, ${own.text}; columns what was read`);
+    tree.label(`The beam as a tree; the best way writes ${beam[0].text} with score ${format(beam[0].score)}`);
+    shell.code(told.found.python, told.found.command);
+    shell.announce(`Written: ${own.text}`);
+    alignment.redraw();
+    tree.redraw();
+  }
+
+  const layout = (scene, own) => ({ left: 40, top: 34, cell: Math.min((scene.width - 46) / own.source.length, 34), high: Math.min((scene.height - 40) / Math.max(1, own.target.length), 34) });
+  function drawAlignment(scene) {
+    const own = best();
+    if (!own) return;
+    const { left, top, cell, high } = layout(scene, own);
+    const [columns, rows] = [own.source.length, own.target.length];
+    scene.cells(left, top, cell * columns, high * rows, rows, columns, decodeFloats(own.weights));
+    own.source.forEach((piece, i) => scene.text(left + (i + 0.5) * cell, top - 8, piece, "key", { anchor: "middle", size: Math.min(14, cell + 4) }));
+    own.target.forEach((piece, i) => scene.text(left - 10, top + (i + 0.5) * high + 5, piece, i === s().step ? "query" : "muted", { anchor: "end", size: 14, weight: i === s().step ? 700 : 400 }));
+    scene.rect(left, top + Math.min(s().step, rows - 1) * high, cell * columns, high, null, { stroke: "query" });
+  }
+  alignment.canvas.addEventListener("click", (event) => {
+    const own = best();
+    if (!own) return;
+    const { top, high } = layout({ width: alignment.canvas.clientWidth, height: alignment.canvas.clientHeight }, own);
+    const step = Math.floor((event.offsetY - top) / high);
+    if (step >= 0 && step < own.target.length) state.set({ step });
+  });
+
+  // Hypotheses that begin alike share their beginning.
+  function grown(beam) {
+    const root = { text: "", children: [], leaves: 0 };
+    beam.forEach((one, rank) => {
+      let node = root;
+      [...one.target, "⏎"].forEach((piece, i) => {
+        let next = node.children.find((child) => child.text === piece);
+        if (!next) node.children.push((next = { text: piece, log: one.log_p[i], children: [], rank: null }));
+        node = next;
+        node.ranks = [...(node.ranks ?? []), rank];
+      });
+      node.rank = rank;
+    });
+    return root;
+  }
+  function drawTree(scene) {
+    if (!told.found) return;
+    const { beam } = told.found;
+    const deepest = Math.max(...beam.map((one) => one.target.length + 1));
+    const right = 150;
+    const sx = (depth) => 16 + (depth / Math.max(1, deepest)) * (scene.width - right - 16);
+    const gap = (scene.height - 30) / beam.length;
+    let leaf = 0;
+    const draw = (node, depth) => {
+      const at = node.children.map((child) => draw(child, depth + 1));
+      const y = at.length ? at[0] : 20 + gap * leaf++;
+      node.children.forEach((child, i) => {
+        const own = child.ranks.includes(Math.min(s().rank, beam.length - 1));
+        scene.line([[sx(depth) + 6, y], [sx(depth + 1) - 8, at[i]]], own ? "answer" : "line", { width: 1 + 3 * Math.exp(child.log) });
+      });
+      node.children.forEach((child, i) => {
+        scene.text(sx(depth + 1), at[i] + 5, child.text === " " ? "␣" : child.text, child.ranks.includes(Math.min(s().rank, beam.length - 1)) ? "answer" : "ink", { anchor: "middle", size: 14, weight: 600 });
+        if (node.children.length > 1) scene.text(sx(depth + 1), at[i] - 9, `${format(100 * Math.exp(child.log), 2)} %`, "muted", { anchor: "middle", size: 10 });
+        if (child.rank !== null) scene.text(sx(depth + 1) + 14, at[i] + 5, `${child.rank + 1}: ${format(beam[child.rank].score)}`, "muted", { size: 12 });
+      });
+      return y;
+    };
+    draw(grown(beam), 0);
+  }
+
+  // The translator is trained on first use, in the background, with a curve to watch.
+  const bar = h("progress", { max: 1, value: 0, "aria-label": "Training" });
+  const stage = h("p", { role: "status" });
+  const start = button("Train it now, about a minute", () => follow("translate/train"));
+  const stop = button("Stop", () => follow("translate/stop"), { className: "quiet" });
+  const training = h("section", { className: "panel stack wide", "aria-label": "Training" }, h("h2", {}, "The date translator"), stage, h("div", { className: "row" }, start, stop), bar, curve.canvas);
+  function drawCurve(scene) {
+    const { progress } = told;
+    if (!progress?.steps.length) return scene.text(scene.width / 2, scene.height / 2, "The curve begins when training does.", "muted", { anchor: "middle" });
+    const { sx, sy } = axes(scene, { x: span(progress.steps), y: [0, Math.max(...progress.losses)], xName: "step", small: true, margin: { bottom: 34 } });
+    scene.line(progress.steps.map((at, i) => [sx(at), sy(progress.losses[i])]), "answer", { width: 2 });
+    curve.label(`Loss while training: ${format(progress.losses.at(-1), 3)} after ${progress.steps.at(-1)} steps`);
+    return undefined;
+  }
+  async function follow(path = "translate/progress") {
+    clearTimeout(timer);
+    let found;
+    try { found = await ask(path, {}); } catch (error) { return shell.refuse(error.message); }
+    if (closed) return undefined;
+    const before = told.progress?.stage;
+    told.progress = found;
+    showStage();
+    if (found.stage === "training") timer = setTimeout(follow, 400);
+    if (found.stage === "ready" && before && before !== "ready") run();
+    return undefined;
+  }
+  function showStage() {
+    const { stage: now, share, exact } = told.progress;
+    const needed = s().model === "dates" && now !== "ready";
+    training.hidden = !needed && now !== "training";
+    work.hidden = needed;
+    start.hidden = now === "training";
+    stop.hidden = now !== "training";
+    bar.value = share;
+    stage.textContent = { none: "It is not trained yet. It learns from 15,000 made-up dates, once; you can go on playing in other rooms meanwhile.",
+      training: `Training, ${Math.round(100 * share)} % done${exact === null ? "" : `; ${format(exact, 3)} % of unseen dates are right so far`}.`,
+      failed: "Training ended before it was done. Try once more; the package extra qkv[translate] must be installed.", ready: "" }[now];
+    curve.redraw();
+  }
+
+  const text = h("input", { type: "text", maxLength: 400, input: () => state.set({ text: text.value, rank: 0 }, { settled: false }), change: () => state.set({ text: text.value }) });
+  const beamSize = select(["1", "2", "3", "4", "5", "8", "10"], (value) => state.set({ beam: Number(value), rank: 0 }));
+  const opened = shell.hello.opened?.kind === "translator";
+  const model = select([["dates", "dates, trained here"], ...(opened ? [["open", shell.hello.opened.name]] : [])], (value) => state.set({ model: value, rank: 0, step: 0 }));
+  const work = h("div", { className: "room with-controls wide" },
+    h("section", { className: "panel stack", "aria-label": "Translation" },
+      h("span", { className: "label" }, "What was read"), sourceTokens, h("span", { className: "label" }, "What was written: choose a token to see what it looked at"), targetTokens, looked, alignment.canvas),
+    h("section", { className: "panel stack", "aria-label": "Controls" },
+      field("Text", text), h("div", { className: "row" }, ...SAMPLES.map((sample) => button(sample, () => state.set({ text: sample, rank: 0, step: 0 }), { className: "small" }))),
+      h("div", { className: "row" }, field("Translator", model), field("Beam", beamSize)), side),
+    h("section", { className: "panel stack wide", "aria-label": "Beam" }, h("h2", {}, "The beam as a tree: what else it thought of"), tree.canvas, list));
+  const element = h("div", { className: "room" }, training, work);
+
+  function run() {
+    if (s().model === "dates" && told.progress?.stage !== "ready") return;
+    channel.ask({ text: s().text, model: s().model, beam: s().beam }, JSON.stringify([s().model, s().beam]));
+  }
+
+  training.hidden = true;
+  return {
+    element,
+    update(before) {
+      const values = s();
+      if (document.activeElement !== text) text.value = values.text;
+      beamSize.value = String(values.beam);
+      model.value = values.model;
+      if (!before) follow().then(run);
+      else if (["text", "model", "beam"].some((name) => before[name] !== values[name])) { if (told.progress) showStage(); run(); }
+      else if (told.found) show();
+    },
+    figures: () => [alignment, tree],
+    rows() {
+      const own = best();
+      if (!own) return [];
+      const weights = decodeFloats(own.weights);
+      return [["written", "read", "weight"], ...Array.from(weights, (weight, i) => [own.target[Math.floor(i / own.source.length)], own.source[i % own.source.length], weight])];
+    },
+    summary: () => (best() ? `${s().text} → ${best().text}, score ${format(best().score)}.` : ""),
+    redraw: () => [alignment, tree, curve].forEach((figure) => figure.redraw()),
+    close() {
+      closed = true;
+      clearTimeout(timer);
+      channel.close();
+      [alignment, tree, curve].forEach((figure) => figure.close());
+    },
+  };
+}

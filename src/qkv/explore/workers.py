@@ -1,0 +1,93 @@
+"""Work beside the event loop: few threads, a bounded queue, and nothing done for who has left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from qkv.explore import limits
+
+T = TypeVar("T")
+
+
+class Busy(Exception):  # noqa: N818 - the client is told to wait
+    """More questions are under way than are taken."""
+
+
+class TooLong(Exception):  # noqa: N818
+    """The time for an answer is over."""
+
+
+class Gone(Exception):  # noqa: N818
+    """Nobody waits for the answer any more."""
+
+
+class Ticket:
+    """Held by work under way, which asks now and then whether it is still wanted."""
+
+    def __init__(self) -> None:
+        self._void = threading.Event()
+
+    def cancel(self) -> None:
+        self._void.set()
+
+    def check(self, *_: object) -> None:
+        """Raise if nobody waits any more; fits wherever progress is told."""
+        if self._void.is_set():
+            raise Gone
+
+
+class Workers:
+    """Threads that compute answers, one question at a time each."""
+
+    def __init__(
+        self,
+        threads: int = limits.THREADS,
+        waiting: int = limits.WAITING,
+        seconds: float = limits.SECONDS,
+    ) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="qkv-explore")
+        self._most, self._seconds = waiting, seconds
+        self._under_way = 0
+
+    async def run(self, request: Request, work: Callable[[Ticket], T]) -> T:
+        """What `work` gives, unless the client leaves or the time is over first."""
+        if self._under_way >= self._most:
+            raise Busy
+        ticket = Ticket()
+        self._under_way += 1
+        future = self._pool.submit(work, ticket)
+        loop = asyncio.get_running_loop()
+        # Counted until it really ends: work that was given up may still be on its way out.
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended))
+        answer = asyncio.wrap_future(future)
+        left = asyncio.ensure_future(_departure(request))
+        either: set[asyncio.Future[Any]] = {answer, left}
+        try:
+            await asyncio.wait(either, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            raise Gone if left.done() else TooLong
+        finally:
+            left.cancel()
+            if not answer.done():
+                ticket.cancel()
+                future.cancel()
+                answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _ended(self) -> None:
+        self._under_way -= 1
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def _departure(request: Request) -> None:
+    """Ends when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

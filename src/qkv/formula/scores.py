@@ -1,0 +1,137 @@
+"""The scores of a tile in LLVM's instructions, for keys that are columns or rows.
+
+What is summed up stays in registers: a vector of keys meets a block of queries, feature by feature.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from qkv.formula.instructions import evaluate
+from qkv.formula.program import Node, Program
+from qkv.formula.tile import Tile, across, body_of, in_blocks, parts_of, start, take_up
+from qkv.formula.vector import Value
+
+
+def column_scores(tile: Tile, keep: bool) -> None:
+    writer, program, lanes = tile.writer, tile.program, tile.writer.lanes
+    parts = parts_of(program)
+
+    def block(j: Any, first: Any, count: int) -> None:
+        rows = [tile.plus(first, r) for r in range(count)]
+        lines = [writer.builder.mul(row, tile.query_depth) for row in rows]
+        found: list[dict[Node, list[Value]]] = [{} for _ in rows]
+
+        def load(line: Any, c: Any, shared: dict[Node, Value], node: Node) -> Value:
+            """An input of a query's line and a vector of keys, at a feature if it has any."""
+            constant = tile.constant(node)
+            if constant is not None:
+                return constant
+            kind, place, runs = tile.slot(node)
+            at = writer.builder.add(place, c) if runs else place
+            if kind == "query":
+                return writer.load(tile.query, writer.builder.add(line, at))
+            if node not in shared:
+                if kind == "key":
+                    shared[node] = writer.load(tile.key, tile.at(at, tile.width, j), lanes)
+                else:
+                    shared[node] = writer.load(tile.parameter, at)
+            return shared[node]
+
+        for node in program.reductions:
+            carried = [x for _ in rows for x in start(tile, node, lanes, keep)]
+            each = len(carried) // count
+
+            def take(
+                c: Any, carried: list[Value], node: Node = node, each: int = each
+            ) -> list[Value]:
+                shared: dict[Node, Value] = {}
+                taken: list[Value] = []
+                for r, line in enumerate(lines):
+                    value = body_of(tile, node, partial(load, line, c, shared))
+                    value = writer.splat(value, lanes)
+                    taken += take_up(tile, node, carried[r * each : (r + 1) * each], value)
+                return taken
+
+            assert node.args[0].axis is not None
+            size = tile.sizes[node.args[0].axis]
+            totals = writer.loop(writer.index(0), size, 1, carried, take)
+            for r in range(count):
+                found[r][node] = totals[r * each : (r + 1) * each]
+        shared: dict[Node, Value] = {}
+        for r, row in enumerate(rows):
+            known = {node: values[0] for node, values in found[r].items()}
+            score = evaluate(program.root, partial(load, lines[r], None, shared), dict(known))
+            writer.store(shown(program, score, lanes), tile.raw, tile.part(0, row, j))
+            if keep:
+                for node, values in found[r].items():
+                    slope, value = parts[node]
+                    writer.store(values[0], tile.raw, tile.part(value, row, j))
+                    if len(values) > 1:
+                        writer.store(values[1], tile.raw, tile.part(slope, row, j))
+
+    def columns(j: Any) -> None:
+        in_blocks(tile, tile.rows, (8, 1), lambda first, count: block(j, first, count))
+
+    writer.repeat(writer.index(0), tile.width, lanes, columns)
+
+
+def shown(program: Program, score: Value, lanes: int) -> Value:
+    """A score as it is given out: a kernel that is negative is none, and shows as NaN."""
+    score = score.writer.splat(score, lanes)
+    return score.writer.select(score < 0.0, math.nan, score) if program.proportional else score
+
+
+def row_scores(tile: Tile) -> None:
+    writer, program = tile.writer, tile.program
+
+    def keys(row: Any, first: Any, count: int) -> None:
+        line = writer.builder.mul(row, tile.query_depth)
+        lines = [writer.builder.mul(tile.plus(first, u), tile.key_shape[1]) for u in range(count)]
+
+        def load(key_line: Any, c: Any, lanes: int, node: Node) -> Value:
+            constant = tile.constant(node)
+            if constant is not None:
+                return constant
+            kind, place, runs = tile.slot(node)
+            at = writer.builder.add(place, c) if runs else place
+            count = lanes if runs else 1
+            if kind == "parameter":
+                return writer.load(tile.parameter, at, count)
+            pointer, start = (tile.query, line) if kind == "query" else (tile.key, key_line)
+            return writer.load(pointer, writer.builder.add(start, at), count)
+
+        found: list[dict[Node, Value]] = [{} for _ in lines]
+        for node in program.reductions:
+            assert node.args[0].axis is not None
+            size = tile.sizes[node.args[0].axis]
+
+            def run(
+                start: Any, stop: Any, lanes: int, carried: list[Value], node: Node = node
+            ) -> list[Value]:
+                def take(c: Any, carried: list[Value]) -> list[Value]:
+                    taken: list[Value] = []
+                    for u, key_line in enumerate(lines):
+                        value = body_of(tile, node, partial(load, key_line, c, lanes))
+                        taken += take_up(tile, node, [carried[u]], writer.splat(value, lanes))
+                    return taken
+
+                return writer.loop(start, stop, lanes, carried, take)
+
+            whole = writer.whole(size, writer.lanes)
+            begin = [start(tile, node, writer.lanes, False)[0] for _ in lines]
+            vectors = run(writer.index(0), whole, writer.lanes, begin)
+            singles = [across(tile, node, vector) for vector in vectors]
+            for u, value in enumerate(run(whole, size, 1, singles)):
+                found[u][node] = value
+        for u, key_line in enumerate(lines):
+            score = evaluate(program.root, partial(load, key_line, None, 1), dict(found[u]))
+            place = tile.part(0, row, tile.plus(first, u))
+            writer.store(shown(program, score, 1), tile.raw, place)
+
+    def rows(row: Any) -> None:
+        in_blocks(tile, tile.key_shape[0], (4, 1), lambda j, count: keys(row, j, count))
+
+    writer.repeat(writer.index(0), tile.rows, 1, rows)

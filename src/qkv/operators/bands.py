@@ -1,0 +1,171 @@
+"""Queries in blocks, each with the run of keys that it meets, as the kernel takes them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Queries in a block: fewer waste fewer keys at the edges, more make larger products.
+BLOCK = 256
+#: Blocks that go through the kernel at once; on the way back each holds its own keys' gradients.
+MOST_BLOCKS = 16
+
+
+class Group(NamedTuple):
+    """Neighbouring blocks of queries whose runs look alike, each moved along by its rows.
+
+    They go through the kernel together, their keys a view in which the blocks overlap.
+    """
+
+    first: int  # the first query
+    rows: int  # queries in a block
+    blocks: int
+    low: int  # the first key of the first block
+    width: int  # keys that a block meets
+    mask: Tensor | None
+    empty: Tensor | None  # queries that see nothing
+
+    def of_queries(self, x: Tensor) -> Tensor:
+        """(h, n, d) -> (h, blocks, rows, d)."""
+        mine = x[:, self.first : self.first + self.rows * self.blocks]
+        return mine.view(len(x), self.blocks, self.rows, x.shape[-1])
+
+    def of_keys(self, x: Tensor) -> Tensor:
+        """(h, m, d) -> (h, blocks, width, d)."""
+        last = self.low + self.width + self.rows * (self.blocks - 1)
+        overlapping: Tensor = x[:, self.low : last].unfold(1, self.width, self.rows)
+        return overlapping.mT
+
+
+def groups(
+    m: int, start: Tensor, stop: Tensor, line: Tensor | None, like: Tensor
+) -> Iterator[tuple[int, Group]]:
+    """The groups of every batch entry."""
+    start, stop = start.clamp(0, m), stop.clamp(0, m)
+    entries = like.shape[0]
+    # Masks with a bias are as many as heads: too much to be held for all groups.
+    shared = None
+    if len(start) == 1 and line is None:
+        shared = list(_groups_of(start[0], stop[0], None, like.dtype))
+    start, stop = start.expand(entries, -1, -1), stop.expand(entries, -1, -1)
+    lines = None if line is None else line.expand(entries, -1, -1)
+    for entry in range(entries):
+        own = None if lines is None else lines[entry]
+        groups = shared or _groups_of(start[entry], stop[entry], own, like.dtype)
+        for group in groups:
+            yield entry, group
+
+
+def _groups_of(
+    start: Tensor, stop: Tensor, line: Tensor | None, dtype: torch.dtype
+) -> Iterator[Group]:
+    """Groups of blocks from the runs (h, n) of one batch entry."""
+    edges = _edges(start, stop)
+    index = 0
+    while index + 1 < len(edges):
+        first, last = edges[index : index + 2]
+        rows, count = last - first, 1
+        if rows > BLOCK:
+            yield from _groups_between(start, stop, line, first, last, dtype)
+        else:  # sentences of one length that follow each other go through the kernel together
+            while count < MOST_BLOCKS and _moved_along(start, stop, edges, index + count):
+                count += 1
+            yield from _group(start, stop, line, first, rows, count, dtype)
+        index += count
+
+
+def _edges(start: Tensor, stop: Tensor) -> list[int]:
+    """Where queries can be cut apart, 0 and n among them, because no key is seen on both sides."""
+    n = start.shape[-1]
+    seen = stop.amax(0).cummax(0).values[:-1]  # by the queries so far
+    cuts = (start.amin(0)[1:] >= seen).nonzero().flatten() + 1
+    return [0, *cuts.tolist(), n]
+
+
+def _moved_along(start: Tensor, stop: Tensor, edges: list[int], index: int) -> bool:
+    """Whether the runs between two edges are those between the edges before, moved along."""
+    if index + 1 >= len(edges):
+        return False
+    before, first, last = edges[index - 1 : index + 2]
+    rows = last - first
+    return first - before == rows and all(
+        torch.equal(x[:, first:last], x[:, before:first] + rows) for x in (start, stop)
+    )
+
+
+def _groups_between(
+    start: Tensor, stop: Tensor, line: Tensor | None, first: int, last: int, dtype: torch.dtype
+) -> Iterator[Group]:
+    """Groups of blocks for the queries `first` to `last`."""
+    lows, highs, steady = _block_bounds(start[:, first:last], stop[:, first:last])
+    block = 0
+    while block < len(lows):
+        count = 1
+        while count < MOST_BLOCKS and block + count < len(lows) and steady[block + count]:
+            count += 1
+        if lows[block] < highs[block]:
+            here = first + block * BLOCK
+            yield from _group(start, stop, line, here, min(BLOCK, last - here), count, dtype)
+        block += count
+
+
+def _group(
+    start: Tensor,
+    stop: Tensor,
+    line: Tensor | None,
+    first: int,
+    rows: int,
+    count: int,
+    dtype: torch.dtype,
+) -> Iterator[Group]:
+    """One group, or none where its queries see nothing."""
+    own = slice(first, first + rows)
+    low, high = int(start[:, own].min()), int(stop[:, own].max())
+    if low >= high:
+        return
+    bias = None
+    if line is not None:  # that of the first block: others are moved along with their keys
+        least = start.shape[-1] - own.stop + low
+        bias = line[:, least : least + rows + high - low - 1]
+        bias = bias.unfold(-1, high - low, 1).flip(-2).unsqueeze(1)
+    mask, empty = _kernel_mask(start[:, own] - low, stop[:, own] - low, high - low, bias, dtype)
+    yield Group(first, rows, count, low, high - low, mask, empty)
+
+
+def _block_bounds(start: Tensor, stop: Tensor) -> tuple[list[int], list[int], list[bool]]:
+    """Of each block: its first key, its last key, and whether it is its neighbour moved along."""
+    h, n = start.shape
+    missing = -n % BLOCK
+    # The last block may be short; it is filled up with its last run, and stands alone.
+    starts, stops = (
+        torch.cat([x, x[:, -1:].expand(h, missing)], dim=-1).reshape(h, -1, BLOCK)
+        for x in (start, stop)
+    )  # (h, blocks, BLOCK)
+    lows, highs = starts.amin(dim=(0, 2)), stops.amax(dim=(0, 2))
+    moved = torch.zeros_like(lows, dtype=torch.bool)
+    moved[1:] = (starts[:, 1:] - starts[:, :-1] == BLOCK).all(2).all(0) & (
+        stops[:, 1:] - stops[:, :-1] == BLOCK
+    ).all(2).all(0)
+    if missing:
+        moved[-1] = False
+    return lows.tolist(), highs.tolist(), moved.tolist()
+
+
+def _kernel_mask(
+    start: Tensor, stop: Tensor, width: int, bias: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
+    """The kernel's mask (h, 1, rows, width) and the empty rows (h, 1, rows), if there are any."""
+    keys = torch.arange(width, device=start.device)
+    start, stop = start.unsqueeze(1), stop.unsqueeze(1)
+    allowed = (keys >= start.unsqueeze(-1)) & (keys < stop.unsqueeze(-1))
+    if bool(allowed.all()):
+        return bias, None
+    empty = stop <= start
+    if bias is None:
+        mask = torch.where(allowed, 0.0, -torch.inf).to(dtype)
+    else:
+        mask = torch.where(allowed, bias, -torch.inf)
+    return mask, empty if bool(empty.any()) else None
