@@ -15,8 +15,8 @@ from torch import Tensor
 
 from qkv import cost
 from qkv.mask import Runs
+from qkv.operators.bands import BLOCK, MOST_BLOCKS, groups
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.blocks import BLOCK, MOST_BLOCKS, groups_of_batch
 from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
 from qkv.operators.strides import Answer, by_residue, runs_of_heads
 from qkv.problem import Problem
@@ -131,7 +131,7 @@ def banded(
     assert FLASH is not None
     out = torch.zeros_like(query, memory_format=torch.contiguous_format)
     log_total = query.new_full(query.shape[:-1], -torch.inf, dtype=_total_dtype(query))
-    for entry, group in groups_of_batch(key.shape[-2], start, stop, line, query):
+    for entry, group in groups(key.shape[-2], start, stop, line, query):
         found, totals = FLASH(
             group.of_queries(query[entry]),
             group.of_keys(key[entry]),
@@ -179,7 +179,7 @@ def banded_backward(
     assert FLASH_BACKWARD is not None
     wide = _total_dtype(query)  # many blocks add to one key
     grads = [torch.zeros(x.shape, dtype=wide) for x in (query, key, value)]
-    for entry, group in groups_of_batch(key.shape[-2], start, stop, line, query):
+    for entry, group in groups(key.shape[-2], start, stop, line, query):
         totals = group.of_queries(log_total[entry].unsqueeze(-1)).squeeze(-1)
         if group.empty is not None:
             totals = totals.masked_fill(group.empty, 0.0)

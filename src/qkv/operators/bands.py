@@ -1,4 +1,4 @@
-"""Blocks of queries that each see one run of keys, in groups that a kernel takes at once."""
+"""Queries in blocks, each with the run of keys that it meets, as the kernel takes them together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Group(NamedTuple):
         return overlapping.mT
 
 
-def groups_of_batch(
+def groups(
     m: int, start: Tensor, stop: Tensor, line: Tensor | None, like: Tensor
 ) -> Iterator[tuple[int, Group]]:
     """The groups of every batch entry."""
@@ -73,7 +73,7 @@ def _groups_of(
         else:  # sentences of one length that follow each other go through the kernel together
             while count < MOST_BLOCKS and _moved_along(start, stop, edges, index + count):
                 count += 1
-            yield from _group(start, stop, line, slice(first, last), count, dtype)
+            yield from _group(start, stop, line, first, rows, count, dtype)
         index += count
 
 
@@ -108,8 +108,7 @@ def _groups_between(
             count += 1
         if lows[block] < highs[block]:
             here = first + block * BLOCK
-            own = slice(here, min(here + BLOCK, last))
-            yield from _group(start, stop, line, own, count, dtype)
+            yield from _group(start, stop, line, here, min(BLOCK, last - here), count, dtype)
         block += count
 
 
@@ -117,21 +116,23 @@ def _group(
     start: Tensor,
     stop: Tensor,
     line: Tensor | None,
-    own: slice,
+    first: int,
+    rows: int,
     count: int,
     dtype: torch.dtype,
 ) -> Iterator[Group]:
-    """The group that begins with the queries `own`, or none where they see nothing."""
+    """One group, or none where its queries see nothing."""
+    own = slice(first, first + rows)
     low, high = int(start[:, own].min()), int(stop[:, own].max())
     if low >= high:
         return
-    rows, bias = own.stop - own.start, None
+    bias = None
     if line is not None:  # that of the first block: others are moved along with their keys
         least = start.shape[-1] - own.stop + low
         bias = line[:, least : least + rows + high - low - 1]
         bias = bias.unfold(-1, high - low, 1).flip(-2).unsqueeze(1)
     mask, empty = _kernel_mask(start[:, own] - low, stop[:, own] - low, high - low, bias, dtype)
-    yield Group(own.start, rows, count, low, high - low, mask, empty)
+    yield Group(first, rows, count, low, high - low, mask, empty)
 
 
 def _block_bounds(start: Tensor, stop: Tensor) -> tuple[list[int], list[int], list[bool]]:
