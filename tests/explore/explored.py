@@ -37,7 +37,7 @@ class Server:
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, bytes, dict[str, str]]:
         """Status, body and headers; names of headers with _ for -."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, named)
         response = connection.getresponse()

@@ -19,4 +19,4 @@ BEAM = 10
 
 THREADS = 2  # that compute
 WAITING = 64  # questions under way or waiting
-SECONDS = 20.0  # until an answer is given up
+SECONDS = 30.0  # until an answer is given up

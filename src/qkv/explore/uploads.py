@@ -63,16 +63,15 @@ def read(content: bytes, ticket: Ticket) -> pa.Table:
             raise ValueError(f"the file cannot be taken: {said}") from error
 
 
-def rows_of(path: Path, ticket: Ticket, columns: list[str] | None = None) -> pa.Table:
+def rows_of(path: Path, ticket: Ticket) -> pa.Table:
     """The rows of a file on disk, read as :class:`qkv.Database` reads it."""
     import pyarrow as pa
 
     from qkv.table.sources import Request, open_source
 
     source = open_source(path)
-    wanted = list(source.schema.names) if columns is None else columns
     batches, rows, size = [], 0, 0
-    for batch in source.scan(Request(wanted, whole_rows=False)).batches():
+    for batch in source.scan(Request(list(source.schema.names), whole_rows=False)).batches():
         ticket.check()
         rows, size = rows + len(batch), size + batch.nbytes
         if rows > limits.TABLE_ROWS or size > limits.TABLE_BYTES:

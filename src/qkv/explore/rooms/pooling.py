@@ -58,9 +58,8 @@ class Fit(NamedTuple):
 
 
 def points(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
-    """All points, and the columns that a table has to offer."""
-    chosen = Points.of(fields)
-    x, y = chosen.arrays(desk)
+    """Where all points lie."""
+    x, y = Points.of(fields).arrays(desk)
     return {"x": doubles(x), "y": doubles(y)}
 
 
