@@ -62,7 +62,7 @@ def test_packing_keeps_the_order(weights: list[float]) -> None:
 
 def test_six_layers_of_twelve_heads_over_128_tokens_make_at_most_2_5_megabytes() -> None:
     x = torch.randn(6, 12, 128, 32)
-    view = qkv.view(qkv.weights(x, x), [f"##token{i}" for i in range(128)])
+    view = qkv.view(qkv.weights(x, x), [f"##token{i}" for i in range(128)], layers=range(6))
     from qkv.viewer.page import page
 
     assert len(page(view.data).encode()) <= 2_500_000

@@ -152,7 +152,8 @@ ACTIONS = {"look": look, "cell": cell, "view": view, "page": page}
 
 def _view(question: Question, desk: Desk) -> qkv.View:
     read = question.read(desk)
-    return qkv.view(read.weights, read.pieces, words=read.words, title=question.text)
+    layers = range(len(read.weights))
+    return qkv.view(read.weights, read.pieces, layers=layers, words=read.words, title=question.text)
 
 
 def _vectors(question: Question, desk: Desk) -> Read:

@@ -164,7 +164,7 @@ def _with_positions(problem: Problem, form: FusedForm, value: Tensor) -> tuple[T
     if masked is not None:
         (sliced if in_rows else whole).append(masked)
     row = value.element_size() * problem.m * math.prod(problem.batch)
-    out, log_total = in_tiles(rows, sliced, whole, max(ROWS, 2 * TILE_BYTES // row))
+    out, log_total = in_tiles(rows, sliced, whole, max(ROWS, TILE_BYTES // row))
     return out, log_total.squeeze(-1)
 
 
