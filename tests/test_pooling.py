@@ -225,7 +225,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"operator": "sdpa", "similarity": "laplacian"},
         ValueError,
-        "operator 'sdpa' cannot serve: Laplacian is not a dot product; 'dense' can, in 504 B",
+        "operator 'sdpa' cannot serve: Laplacian is not a dot product; 'fused' can, in 4.2 MB",
     ),
     (
         {"operator": "sdpa", "mask": qkv.mask.TopK(2)},

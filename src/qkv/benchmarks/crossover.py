@@ -165,7 +165,10 @@ def fit(found: Iterator[Trial]) -> dict[str, cost.Line]:
         if trial.masked:
             continue
         for operator, seconds in trial.seconds.items():
-            name = f"{operator}/{trial.line}"
+            family, direction = trial.line.split("/")
+            name = f"{operator}/{family}/{direction}"
+            if name not in cost.LINES:  # some take as long for any similarity
+                name = f"{operator}/any/{direction}"
             if name in cost.LINES:
                 # Others than dense hold nothing for all pairs at once.
                 work = trial.work if operator == "dense" else trial.work._replace(fresh=0.0)

@@ -26,6 +26,10 @@ from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
 from qkv.similarity.base import may_be_dot
 
+#: Seconds to give tensors four axes, which the lines of `qkv.cost` hold: they are fitted to three.
+#: Measured at 16 tokens, forwards (AMD EPYC with AVX-512): 39 µs with three axes, 30 with four.
+RESHAPE = 9e-6
+
 
 def refusal(problem: Problem) -> str | None:
     """Why PyTorch's kernel cannot serve, as far as sizes, types and masks tell."""
@@ -66,6 +70,8 @@ def estimate(problem: Problem) -> float:
     if problem.position_bias is not None:
         share = relative.share(problem) if relative.has_line(problem) else 1.0
     time = cost.seconds(problem, "sdpa", "dot", share)
+    if len(problem.batch) == 2:
+        time -= RESHAPE
     if problem.similarity.depends_on_spread:
         time += cost.seconds(problem, "centre", "any")
     masked = problem.mask is not None and share == 1.0

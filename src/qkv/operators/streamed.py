@@ -36,7 +36,9 @@ def estimate(problem: Problem) -> float:
     """Seconds: those of the formula, forwards once more on the way back, and of many calls."""
     tiles = bytes_needed(problem) / TILE_BYTES
     again = 1.5 if problem.needs_grad else 1.0
-    return again * seconds(problem, reused=True) + tiles * cost.seconds(problem, "tile", "any")
+    # A block of features of pairs is better off in tiles; our own similarities build none.
+    reused = problem.similarity.family == "any"
+    return again * seconds(problem, reused=reused) + tiles * cost.seconds(problem, "tile", "any")
 
 
 def _cost(problem: Problem) -> Cost:
