@@ -76,6 +76,7 @@ def test_streamed_is_linear_forwards_and_backwards(similarity: Any, batch: tuple
         answer = qkv.attend(query, key, value, similarity=similarity, operator=operator)
         torch.autograd.grad(answer.sum(), (query, key, value))
 
-    tiles = _extra(lambda: run("streamed"))
+    # What other tests left on the heap can only add to a peak, so the least counts.
+    tiles = min(_extra(lambda: run("streamed")) for _ in range(3))
     assert tiles < 120  # up to 84 has been seen: some twenty tensors of a tile of 4 MB
     assert _extra(lambda: run("dense")) > 2 * tiles

@@ -18,15 +18,19 @@ def update_running_max(logits: Any, rows: int, top: Any, shift: Any, decay: Any)
     real, width = logits.dtype.type, logits.shape[1]
     strip = width // 4
     for r in range(rows):
+        line = logits[r]
+        first, second = line[:strip], line[strip : 2 * strip]
+        third, fourth = line[2 * strip : 3 * strip], line[3 * strip : width]
         # LLVM does not vectorise a running maximum of floats unless it may ignore NaN; of
-        # integers it does, and four floats by four before that. NaN is passed over here,
-        # `exp` will show it.
+        # integers it does, and four floats by four before that, written out: a loop over them is
+        # not unrolled where the width is not known. NaN is passed over here, `exp` will show it.
         highest = ordered(real(-np.inf))
         for j in range(strip):
             best = real(-np.inf)
-            for s in range(0, width, strip):
-                x = logits[r, s + j]
-                best = x if x > best else best
+            best = first[j] if first[j] > best else best
+            best = second[j] if second[j] > best else best
+            best = third[j] if third[j] > best else best
+            best = fourth[j] if fourth[j] > best else best
             place = ordered(best)
             highest = place if place > highest else highest
         best, old = unordered(highest), top[r]
