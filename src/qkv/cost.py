@@ -49,9 +49,9 @@ class Work(NamedTuple):
 #: Threads with which LINES were measured.
 THREADS = 2
 
-#: operator/family/direction. Those of dense, sdpa and fused were fitted to times measured on two
-#: cores of an AMD EPYC with AVX-512 (`qkv bench crossover --costs`); the others, from "mask" on,
-#: are rough guesses that order operators which differ by much.
+#: operator/family/direction. Those of dense, sdpa, fused and lookup were fitted to times measured on
+#: two cores of an AMD EPYC with AVX-512 (`qkv bench crossover --costs`); the others, from "mask"
+#: on, are rough guesses that order operators which differ by much.
 LINES: dict[str, Line] = {
     "dense/dot/forward": Line(4e-05, 1.5e-10, 9e-11, 1.1e-09, 7.6e-12),
     "dense/dot/both ways": Line(0.00015, 2.6e-09, 4.4e-10, 3.5e-09, 9e-12),
