@@ -49,8 +49,8 @@ class Work(NamedTuple):
 #: Threads with which LINES were measured.
 THREADS = 2
 
-#: operator/family/direction. Those of dense, sdpa, fused and lookup were fitted to times measured on
-#: two cores of an AMD EPYC with AVX-512 (`qkv bench crossover --costs`); the others, from "mask"
+#: operator/family/direction. Those of dense, sdpa, fused and lookup were fitted to times measured
+#: on two cores of an AMD EPYC with AVX-512 (`qkv bench crossover --costs`); the others, from "mask"
 #: on, are rough guesses that order operators which differ by much.
 LINES: dict[str, Line] = {
     "dense/dot/forward": Line(4e-05, 1.5e-10, 9e-11, 1.1e-09, 7.6e-12),
