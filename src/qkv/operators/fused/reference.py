@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from qkv.dropout import Dropout
-from qkv.formula import PROGRAMS
 from qkv.normalize import normalize
 from qkv.operators.fused.launch import Call
+from qkv.operators.fused.registry import program_of_kind
 from qkv.similarity import (
     Biweight,
     Boxcar,
@@ -38,14 +38,12 @@ KERNELS: dict[str, Kernel] = {
 
 def log_scores(kind: str, query: Tensor, key: Tensor, parameter: Tensor) -> Tensor:
     """The logarithm of the unnormalised weight of each pair, (…, n, m)."""
-    if kind in PROGRAMS:
-        scores = PROGRAMS[kind].scores(query, key, parameter)
-        return log_or_never(scores) if PROGRAMS[kind].proportional else scores
+    program = program_of_kind(kind)
+    if program is not None:
+        scores = program.scores(query, key, parameter)
+        return log_or_never(scores) if program.proportional else scores
     if kind == "additive":
         return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ parameter
-    if kind == "gated":
-        gate = torch.sigmoid(query[..., -1:] + key[..., -1:].mT)
-        return gate * (query[..., :-1] @ key[..., :-1].mT) * parameter
     squared = squared_distance(query, key, 1 / parameter)
     if kind == "euclidean":
         return -squared
