@@ -48,9 +48,9 @@ def seconds(problem: Problem, reused: bool = False) -> float:
     time = cost.seconds(problem, "dense", reused=reused)
     if problem.mask is not None:
         ranks = problem.mask.needs_scores
-        time += cost.seconds(problem, "rank" if ranks else "mask", "any")
+        time += cost.seconds(problem, *(("rank", "any") if ranks else ("mask", "dense")))
     if problem.position_bias is not None:
-        time += cost.seconds(problem, "mask", "any")
+        time += cost.seconds(problem, "mask", "dense")
     if problem.dropout is not None:
         time += cost.seconds(problem, "dropout", "any")
     return time

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.mask import Hidden
 from qkv.problem import Problem
-from qkv.similarity.base import DotForm, widen
+from qkv.similarity.base import DotForm, steps, widen
 
 #: Up to so many pairs the formula itself is differentiated: a pass costs less than a call.
 FEW_PAIRS = 2**14
@@ -50,8 +50,12 @@ def answer(problem: Problem) -> Tensor:
     if form is not None:
         found = _dot(problem, form, value, hidden)
     elif similarity.nonnegative and not problem.adds_to_scores:
-        scores = similarity.score(*similarity.prepare(problem.query, problem.key))
+        learns = torch.is_grad_enabled() and not similarity.has_steps
+        with torch.set_grad_enabled(learns):
+            scores = similarity.score(*similarity.prepare(problem.query, problem.key))
         found = _call(_Proportional, problem, scores, value, hidden)
+        if similarity.has_steps:
+            found = steps(found, problem.query, problem.key, *similarity.tensors())
     else:
         scores = similarity.log_scores(problem.query, problem.key)
         if problem.bias is not None:

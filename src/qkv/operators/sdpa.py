@@ -65,19 +65,28 @@ def offer(problem: Problem) -> Offer | str:
 
 
 def estimate(problem: Problem) -> float:
-    """Seconds; half the pairs where the kernel's own causal mode skips the other half."""
-    share = 0.5 if is_plainly_causal(problem) else 1.0
-    if problem.position_bias is not None:
-        share = relative.share(problem) if relative.has_line(problem) else 1.0
-    time = cost.seconds(problem, "sdpa", "dot", share)
+    """Seconds; the kernel's own causal mode skips keys by blocks of queries."""
+    causal, pairs = is_plainly_causal(problem), share(problem)
+    time = cost.seconds(problem, "sdpa", "dot", pairs)
     if len(problem.batch) == 2:
         time -= RESHAPE
     if problem.similarity.depends_on_spread:
         time += cost.seconds(problem, "centre", "any")
-    masked = problem.mask is not None and share == 1.0
+    masked = problem.mask is not None and not causal
     if (masked or problem.position_bias is not None) and not relative.has_line(problem):
-        time += cost.seconds(problem, "mask", "any")
+        time += cost.seconds(problem, "mask", "sdpa")
     return time
+
+
+def share(problem: Problem) -> float:
+    """The share of pairs that the kernel visits."""
+    if problem.position_bias is not None:
+        return relative.share(problem) if relative.has_line(problem) else 1.0
+    if not is_plainly_causal(problem):
+        return 1.0
+    # The kernel's own blocks of queries: each sees the keys up to its last query.
+    block = 32 if problem.n < 192 else 64 if problem.n < 768 else 256
+    return min(1.0, (problem.n + block) / (2 * problem.n))
 
 
 def _cost(problem: Problem) -> Cost:
