@@ -257,6 +257,8 @@ TORCH: dict[str, Callable[..., Tensor]] = {
     "log1p": torch.log1p,
     "sqrt": torch.sqrt,
     "root": _root,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
     "sin": torch.sin,
     "cos": torch.cos,
     "tanh": torch.tanh,

@@ -8,13 +8,17 @@ from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from qkv.formula import PROGRAMS
-from qkv.formula.builtin import program_of
+from qkv.formula.builtin import COLUMNS, program_of
 from qkv.formula.compiled import BuiltIn, TileFunction
 from qkv.formula.program import Program
 from qkv.jit import Callback
-from qkv.operators.fused import additive, distance
+from qkv.jit.kernels import FUNCTIONS
+from qkv.operators.fused import additive
+from qkv.similarity import NAMED, Kernel
+from qkv.similarity.distance import by_differences, scaled_squares
 from qkv.similarity.gated import gated_dot
 
 #: From so many columns on the vector lanes run along them where keys are rows.
@@ -86,12 +90,6 @@ class TileFunctions:
         return [each for each in every if each is not None]
 
 
-def _distance(kind: str, proportional: bool = False) -> TileFunctions:
-    value, slope = getattr(distance, f"{kind}_value"), getattr(distance, f"{kind}_slope")
-    functions = distance.tile_functions(kind, value, slope)
-    return TileFunctions(**functions._asdict(), traits=partial(Traits, proportional=proportional))
-
-
 def _derived(program: Callable[[], Program], function: Callable[[str], Callback]) -> TileFunctions:
     @cache
     def traits() -> Traits:
@@ -103,14 +101,40 @@ def _derived(program: Callable[[], Program], function: Callable[[str], Callback]
     return TileFunctions(**{form: function(form) for form in forms}, traits=traits)
 
 
-def _built_in(kind: str) -> TileFunctions:
-    return _derived(BUILT_IN[kind], partial(BuiltIn, BUILT_IN[kind], kind))
+def _of_distance(kernel: Kernel, learned: bool) -> Program:
+    """The program of a kernel whose parameter are inverse bandwidths, learned or not."""
+    profile = kernel.profile if kernel.may_vanish else kernel.log_profile
+
+    def formula(query: Tensor, key: Tensor, inverse: Tensor) -> Tensor:
+        return profile(scaled_squares(query, key, inverse))
+
+    inverse = torch.ones(COLUMNS, requires_grad=learned)
+    return program_of(formula, inverse, proportional=kernel.may_vanish)
 
 
+KERNELS = {name: each for name, each in NAMED.items() if isinstance(each, Kernel)}
 #: The programs of similarities that are derived from their formulas.
 BUILT_IN: dict[str, Callable[[], Program]] = {
     "gated": cache(partial(program_of, gated_dot, torch.ones(()))),
+    "euclidean": cache(partial(program_of, lambda query, key: -by_differences(query, key))),
+    **{name: cache(partial(_of_distance, kernel, False)) for name, kernel in KERNELS.items()},
+    **{
+        f"learned_{name}": cache(partial(_of_distance, kernel, True))
+        for name, kernel in KERNELS.items()
+    },
 }
+
+
+def _built_in(kind: str) -> TileFunctions:
+    def function(form: str) -> BuiltIn:
+        # A gradient for the bandwidth makes no difference to scores.
+        own = kind.removeprefix("learned_") if form.endswith("scores") else kind
+        known = FUNCTIONS.get(f"formula.{own}.{form}")
+        return known if isinstance(known, BuiltIn) else BuiltIn(BUILT_IN[own], own, form)
+
+    return _derived(BUILT_IN[kind], function)
+
+
 SIMILARITIES: dict[str, TileFunctions] = {
     "additive": TileFunctions(
         additive.scores,
@@ -119,14 +143,6 @@ SIMILARITIES: dict[str, TileFunctions] = {
         transform=additive.transform,
         traits=partial(Traits, cost=4),
     ),
-    "gaussian": _distance("gaussian"),
-    "euclidean": _distance("euclidean"),
-    "laplacian": _distance("laplacian"),
-    "boxcar": _distance("boxcar", proportional=True),
-    "triangular": _distance("triangular", proportional=True),
-    "epanechnikov": _distance("epanechnikov", proportional=True),
-    "biweight": _distance("biweight", proportional=True),
-    "tricube": _distance("tricube", proportional=True),
     **{kind: _built_in(kind) for kind in BUILT_IN},
 }
 
