@@ -152,7 +152,7 @@ class Lengths(Mask):
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
         shape = tuple(self.lengths.shape)
         fits = len(shape) <= len(batch) and all(
-            size in (1, wanted) for size, wanted in zip(shape, batch, strict=False)
+            size == 1 or size == wanted for size, wanted in zip(shape, batch, strict=False)
         )
         if not fits:
             raise ValueError(
@@ -218,7 +218,7 @@ class Lengths(Mask):
 
 def _is_kept(tile: Tile, size: int) -> bool:
     """Whether a mask of so many entries may be kept, and nobody traces what is made of it."""
-    return size <= MOST_KEPT and tile.device.type == "cpu" and may_look()
+    return may_look() and size <= MOST_KEPT and tile.device.type == "cpu"
 
 
 @lru_cache(maxsize=8)

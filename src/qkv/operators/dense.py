@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import is_finite
+from qkv.looking import is_finite, sizes_are_known
 from qkv.memory import budget, readable
 from qkv.normalize import Weights, normalize, softmax
 from qkv.operators import plain
@@ -25,7 +25,7 @@ def offer(problem: Problem) -> Offer | str:
     """Dense serves everything that fits into memory."""
     size = bytes_needed(problem)
     limit = budget(problem.query.device)
-    if size > limit:
+    if sizes_are_known(size) and size > limit:
         return f"it would hold {readable(size)} at once, above the budget of {readable(limit)}"
     return Offer(
         run=lambda: answer(problem),

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import may_look
+from qkv.looking import may_look, surely_equal
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import relative
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
-from qkv.operators.tiles import in_tiles
+from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
 from qkv.similarity.base import may_be_dot
@@ -177,7 +177,7 @@ def is_plainly_causal(problem: Problem) -> bool:
     """Whether the kernel's own causal mode serves; it is aligned to the start, not to the end."""
     return (
         isinstance(problem.mask, Causal)
-        and problem.n == problem.m
+        and surely_equal(problem.n, problem.m)
         and problem.position_bias is None
     )
 
@@ -186,7 +186,7 @@ def _rows_at_once(problem: Problem) -> int:
     held = [] if problem.mask is None else problem.mask.tensors()
     whole = problem.position_bias is not None or any(tensor.ndim > 2 for tensor in held)
     entries = math.prod(problem.batch) if whole else 1
-    return max(1, TILE_BYTES // (4 * problem.m * max(1, entries)))
+    return rows_at_once(TILE_BYTES, 4 * problem.m * entries)
 
 
 def _kernel_mask(problem: Problem, tile: Tile, dtype: torch.dtype) -> Tensor:

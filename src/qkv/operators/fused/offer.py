@@ -18,7 +18,7 @@ from qkv.operators.fused import ops
 from qkv.operators.fused.inputs import ROWS
 from qkv.operators.fused.launch import Call
 from qkv.operators.strides import by_residue, runs_of_heads
-from qkv.operators.tiles import in_tiles
+from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity.base import FusedForm, may_be_fused, widen
 
@@ -173,7 +173,7 @@ def _with_positions(problem: Problem, form: FusedForm, value: Tensor) -> tuple[T
     if masked is not None:
         (sliced if in_rows else whole).append(masked)
     row = value.element_size() * problem.m * math.prod(problem.batch)
-    out, log_total = in_tiles(rows, sliced, whole, max(ROWS, TILE_BYTES // row))
+    out, log_total = in_tiles(rows, sliced, whole, max(ROWS, rows_at_once(TILE_BYTES, row)))
     return out, log_total.squeeze(-1)
 
 
