@@ -282,14 +282,14 @@ function open(state, shell) {
     const places = (errors.places = axes(scene, { x, y: span(inSight.length ? inSight : list), logX: true, xName: "bandwidth", small: true, margin: { bottom: 34, left: 36 } }));
     const { sx, sy, top, bottom, left, right } = places;
     scene.within(places, () => scene.line(bandwidths.map((at, i) => [sx(at), sy(list[i])]), "ink", { width: 1.5 }));
-    const line = (at, colour, dash, text) => {
+    const line = (at, colour, dash, text, before) => {
       const place = Math.max(left, Math.min(right, sx(at)));
-      const end = place > right - 70;
+      const end = place > left + 70 && (before || place > right - 70);
       scene.line([[place, top], [place, bottom]], colour, { width: 1.5, dash });
       scene.text(place + (end ? -4 : 4), top + (dash ? 22 : 9), text, colour, { size: 11, anchor: end ? "end" : "start" });
     };
-    line(choice, "muted", [4, 4], `best ${format(choice, 3)}`);
-    line(s().bandwidth, "weight", undefined, `yours ${format(s().bandwidth, 3)}`);
+    line(choice, "muted", [4, 4], `best ${format(choice, 3)}`, choice < s().bandwidth);
+    line(s().bandwidth, "weight", undefined, `yours ${format(s().bandwidth, 3)}`, s().bandwidth <= choice);
     chosenNote.textContent = `Each point is predicted from all others; the error is least at ${format(choice, 3)}.`;
     errors.label(`Leave-one-out error by bandwidth; least at ${format(choice, 3)}, yours is ${format(s().bandwidth, 3)}`);
   }
