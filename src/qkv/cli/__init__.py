@@ -17,6 +17,7 @@ from qkv.cli import (
     sentence,
     translate,
     warmup,
+    weights,
 )
 from qkv.cli.app import app
 
@@ -33,6 +34,7 @@ __all__ = [
     "sentence",
     "translate",
     "warmup",
+    "weights",
 ]
 
 

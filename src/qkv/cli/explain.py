@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Annotated
 
 import typer
@@ -24,6 +26,10 @@ def explain(
     window: Annotated[
         int | None, typer.Option(min=0, help="See only so many keys to either side.")
     ] = None,
+    blocks: Annotated[
+        int | None, typer.Option(min=1, help="See only the own block of so many keys.")
+    ] = None,
+    topk: Annotated[int | None, typer.Option(min=1, help="See only so many of the best.")] = None,
 ) -> None:
     """Say how random data of these sizes would be attended to, why, and at what cost."""
     import torch
@@ -33,10 +39,11 @@ def explain(
     from qkv.pooling import explain as explain_call
     from qkv.similarity import learned
 
-    mask: masks.Mask | None = masks.Causal() if causal else None
-    if window is not None:
-        band = masks.Window(window, window)
-        mask = band if mask is None else mask & band
+    chosen_masks: list[masks.Mask] = [masks.Causal()] if causal else []
+    chosen_masks += [] if window is None else [masks.Window(window, window)]
+    chosen_masks += [] if blocks is None else [masks.Blocks(blocks)]
+    chosen_masks += [] if topk is None else [masks.TopK(topk)]
+    mask = functools.reduce(operator.and_, chosen_masks) if chosen_masks else None
     query, key = torch.randn(queries, dim), torch.randn(keys, dim)
     chosen = learned(similarity, dim, dim, hidden) or similarity
     value = torch.empty(keys, value_dim)
