@@ -236,3 +236,50 @@ def one_dies(group: Any) -> str:
     except cluster.ClusterError as error:
         return str(error)
     return "nobody noticed"
+
+
+def layer(group: Any, layout: Any, similarity: Any) -> None:
+    """A layer over shards, wrapped by DistributedDataParallel, learns what one process does."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(3)
+    options: dict[str, Any] = {"batch_first": True, "mask": qkv.mask.Causal(), "kv_heads": 1}
+    plain = qkv.nn.MultiheadAttention(8, 2, similarity=similarity, **options).double()
+    shared = qkv.nn.MultiheadAttention(
+        8, 2, similarity=similarity, group=group, layout=layout, **options
+    ).double()
+    shared.load_state_dict(plain.state_dict())
+    wrapped = DistributedDataParallel(shared, process_group=group)
+    words = torch.randn(2, 13, 8, dtype=torch.float64)
+    expected = plain(words, words, words, need_weights=False)[0]
+    expected.square().sum().backward()
+    own = cluster.shard(words, layout=layout, group=group)
+    answer = wrapped(own, own, own, need_weights=False)[0]
+    whole = cluster.unshard(answer, layout=layout, group=group)
+    torch.testing.assert_close(whole, expected, rtol=1e-10, atol=1e-12)
+    answer.square().sum().backward()
+    ranks = dist.get_world_size(group)
+    for one, other in zip(shared.parameters(), plain.parameters(), strict=True):
+        assert one.grad is not None  # which DistributedDataParallel has averaged
+        torch.testing.assert_close(one.grad * ranks, other.grad, rtol=1e-9, atol=1e-11)
+
+
+def decoding(group: Any, similarity: Any) -> None:
+    """Step by step with a cache over ranks: the answers of the whole at once."""
+    torch.manual_seed(3)
+    ranks = dist.get_world_size(group)
+    options: dict[str, Any] = {"batch_first": True, "mask": qkv.mask.Causal()}
+    plain = qkv.nn.MultiheadAttention(8, 2, similarity=similarity, **options).double()
+    shared = qkv.nn.MultiheadAttention(8, 2, similarity=similarity, group=group, **options).double()
+    shared.load_state_dict(plain.state_dict())
+    words = torch.randn(2, 9, 8, dtype=torch.float64)
+    cache = qkv.nn.KVCache(-(-9 // ranks), group)
+    with torch.no_grad():
+        expected = plain(words, words, words, need_weights=False)[0]
+        steps = [
+            shared(part, part, part, need_weights=False, cache=cache)[0]
+            for part in words.split([4, 1, 1, 3], dim=1)
+        ]
+    torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-10, atol=1e-12)
+    assert cache.length == 9
+    assert cache.key.shape[-2] <= -(-9 // ranks)

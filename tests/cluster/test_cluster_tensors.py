@@ -61,6 +61,17 @@ def test_bytes_are_those_of_the_plan(team: Team, layout: str, ranks: int) -> Non
     assert sum(sent) == sum(received)
 
 
+@pytest.mark.parametrize("layout", ["ring", "zigzag"])
+@pytest.mark.parametrize("similarity", [None, qkv.Additive])
+def test_layers_learn_as_on_one_process(team: Team, layout: str, similarity: object) -> None:
+    team.run(2, cases.layer, layout, similarity)
+
+
+@pytest.mark.parametrize("similarity", [None, qkv.Additive])
+def test_caches_are_shared_out(team: Team, similarity: object) -> None:
+    team.run(4, cases.decoding, similarity)
+
+
 def test_mistakes_are_said(team: Team) -> None:
     told = team.run(2, cases.refused, "ranking")
     assert told[0].startswith("mask TopK(3) ranks the scores of all keys, which no rank has")

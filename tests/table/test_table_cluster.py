@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import os
 import signal
 import threading
@@ -64,7 +65,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     edges = [0, 7, 130, 131, 400, 601]
     for kind in ("parquet", "ipc", "csv"):
         (root / kind).mkdir()
-    for number, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+    for number, (start, stop) in enumerate(itertools.pairwise(edges)):
         rows = TABLE.slice(start, stop - start)
         pq.write_table(rows, root / "parquet" / f"{number}.parquet", row_group_size=31)
         pa.feather.write_feather(rows, root / "ipc" / f"{number}.arrow")
@@ -84,7 +85,8 @@ QUESTIONS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "several": (["age", "town"], ["income", "alive"], (40, "Kyiv"),
                 {"similarity": {"age": "triangular", "town": "equal"}, "bandwidth": {"age": 9}}),
     "where": ("height", "income", 1.7,
-              {"similarity": "epanechnikov", "bandwidth": 0.1, "where": "age > 30 and alive = true"}),
+              {"similarity": "epanechnikov", "bandwidth": 0.1,
+               "where": "age > 30 and alive = true"}),
     "arrow where": ("height", "income", 1.7, {"similarity": "gaussian", "bandwidth": 0.1,
                                               "where": pc.field("age") > 33}),
     "groups": ("height", ["income", "name"], [1.6, 1.8],
@@ -168,9 +170,7 @@ def test_dask_frames_are_read_where_their_partitions_are(question: str, client: 
     _close(_told(found, "source"), _told(expected, "source"))
 
 
-def test_postgres_is_read_by_ranges_of_its_key(
-    tmp_path: Path, postgres: str, client: Any
-) -> None:
+def test_postgres_is_read_by_ranges_of_its_key(tmp_path: Path, postgres: str, client: Any) -> None:
     from contextlib import closing
 
     from adbc_driver_postgresql import dbapi
@@ -372,15 +372,13 @@ def test_secrets_are_not_told() -> None:
     cleaned = without_secrets(text, address)
     assert "s@cret" not in cleaned
     assert "s%40cret" not in cleaned
-    with pytest.raises(ValueError, match="^PostgreSQL refuses") as caught:
+    with pytest.raises(ValueError, match=r"^PostgreSQL refuses") as caught:
         qkv.Database("postgresql://ann:hunter2@127.0.0.1:1/db", key="k", value="v", table="t")
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
-def test_parts_of_postgres_show_no_address(
-    tmp_path: Path, postgres: str, client: Any
-) -> None:
+def test_parts_of_postgres_show_no_address(tmp_path: Path, postgres: str, client: Any) -> None:
     table = pa.table({"k": [1.0, 2.0], "v": [3.0, 4.0]})
     address, told = stored("postgres", table, tmp_path, f"{postgres}&password=hunter2")
     database = qkv.Database(address, key="k", value="v", **told)

@@ -10,32 +10,13 @@ from torch import Tensor
 
 from qkv.bias import PositionBias
 from qkv.cluster.placed import Nowhere, Place, PlacedBias, placed
-from qkv.dropout import keep
+from qkv.dropout import Dropout
 from qkv.mask import Mask
 from qkv.operators.tiles import leaves_behind
 from qkv.partial import Partial
 from qkv.pooling import answer_partial
 from qkv.problem import pose
 from qkv.similarity import Similarity
-
-
-class ShardDropout(NamedTuple):
-    """Dropout keyed on positions in the whole, for keys from `first_key` on."""
-
-    rate: float
-    row_keys: Tensor  # (*batch, queries), int32
-    first_key: int
-
-    def narrow(self, axis: int, start: int, stop: int) -> ShardDropout:
-        return self._replace(row_keys=self.row_keys.narrow(axis, start, stop - start))
-
-    def apply(self, weights: Tensor, start: int, keys: Tensor | None = None) -> Tensor:
-        """As :meth:`qkv.dropout.Dropout.apply`."""
-        rows = self.row_keys[..., start : start + weights.shape[-2]]
-        if keys is None:
-            keys = torch.arange(weights.shape[-1], dtype=torch.int32, device=weights.device)
-        kept = keep(rows, keys + self.first_key, self.rate)
-        return torch.where(kept, weights / (1.0 - self.rate), 0.0)
 
 
 class Question(NamedTuple):
@@ -68,8 +49,8 @@ class Question(NamedTuple):
         if self.row_keys is None:
             return answer_partial(problem)
         rows = self.row_keys[..., query_at : query_at + queries]
-        drop = ShardDropout(self.rate, rows, key_at)
-        # The others count keys from 0 in what they drop.
+        drop = Dropout(self.rate, rows, key_at)
+        # Compiled kernels count the keys of this block from 0 in what they drop.
         return answer_partial(problem._replace(dropout=drop, checked=None), "streamed")
 
     def nothing(self, value: Tensor, queries: int) -> Partial:

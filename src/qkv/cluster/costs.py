@@ -66,8 +66,7 @@ def tensor_plan(
         sent = [first + second + facts] * ranks
         back = [_reduced(entries * queries[0] * d_q * itemsize, ranks)] * ranks
         memory = [
-            held[0] + own + 2 * answer[0] + entries * queries[0] * (d_v + 2) * wide
-            for own in shard
+            held[0] + own + 2 * answer[0] + entries * queries[0] * (d_v + 2) * wide for own in shard
         ]
         return ShardPlan(layout, ranks, sent, list(sent), back, memory)
     # A shard is sent on ranks − 1 times; on the way back once more, with its gradients ranks times.

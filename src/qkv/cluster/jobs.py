@@ -7,6 +7,7 @@ qkv, give up on a cluster that is gone, cancel when the user does, and say error
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import time
 import uuid
 import warnings
@@ -116,10 +117,8 @@ def _wait(client: Any, futures: list[Any], done: Callable[[int], None] | None) -
     pending = dict(enumerate(futures[:-1]))
     heard = time.monotonic()
     while not futures[-1].done():
-        try:
+        with contextlib.suppress(TimeoutError):
             futures[-1].result(timeout=_GLANCE)
-        except _timeouts():
-            pass
         moved = [place for place, future in pending.items() if future.done()]
         for place in moved:
             future = pending.pop(place)
@@ -144,19 +143,10 @@ def _workers(client: Any) -> dict[str, Any]:
         if client.asynchronous:
             raise ValueError("client must be a synchronous Dask client; got an asynchronous one")
         told = client.sync(client.scheduler.identity, callback_timeout=PATIENCE)
-    except (*_timeouts(), OSError) as error:
-        raise ClusterError(
-            f"the Dask scheduler does not answer: waited {PATIENCE:g} s"
-        ) from error
+    except OSError as error:  # of which a timeout is one
+        raise ClusterError(f"the Dask scheduler does not answer: waited {PATIENCE:g} s") from error
     workers: dict[str, Any] = told["workers"]
     return workers
-
-
-def _timeouts() -> tuple[type[BaseException], ...]:
-    from asyncio import TimeoutError as AsyncTimeout
-
-    distributed = need("distributed", "cluster")
-    return (TimeoutError, AsyncTimeout, distributed.TimeoutError)
 
 
 def _check(client: Any) -> None:

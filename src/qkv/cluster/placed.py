@@ -39,7 +39,7 @@ class Nowhere(NamedTuple):
 
 def placed(
     mask: Mask | None, place: Place, batch: tuple[int, ...], device: torch.device
-) -> Mask | None | Nowhere:
+) -> Mask | Nowhere | None:
     """The mask of a block; None where all of it may be seen, Nowhere where nothing may."""
     if mask is None:
         return None

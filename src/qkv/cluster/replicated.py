@@ -54,4 +54,3 @@ class Replicated:
             for token, grad in zip((key, value), found[1:3], strict=True)
         ]
         return [shared[0], *own, *shared[1:]]
-

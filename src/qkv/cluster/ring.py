@@ -131,4 +131,3 @@ def _unpacked(flat: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]
 
 def _merged(left: Partial, right: Partial | None) -> Partial:
     return left if right is None else left.merge(right)
-

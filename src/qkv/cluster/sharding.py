@@ -46,9 +46,7 @@ def even_lengths(total: int, ranks: int) -> list[int]:
     return [total // ranks + (rank < total % ranks) for rank in range(ranks)]
 
 
-def shard(
-    tensor: Tensor, *, layout: Layout = "ring", group: Any = None, axis: int = -2
-) -> Tensor:
+def shard(tensor: Tensor, *, layout: Layout = "ring", group: Any = None, axis: int = -2) -> Tensor:
     """This rank's positions of a tensor that all ranks have; its gradient stays on this rank."""
     exchange = Exchange(group)
     own = chunks(even_lengths(tensor.shape[axis], exchange.ranks), check_layout(layout))

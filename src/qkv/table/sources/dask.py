@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from qkv.extras import need
-from qkv.table.sources.base import Part, Request, Scan, Source
-from qkv.table.sources.stream import MemoryTable, numbered, pandas_field, pandas_frame
+from qkv.table.sources.base import Part, Request, Scan, Source, numbered
+from qkv.table.sources.stream import MemoryTable, pandas_field, pandas_frame
 
 #: Rows that tell the types of columns that Dask knows nothing of, such as vectors.
 _LOOK = 20

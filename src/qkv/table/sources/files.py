@@ -176,7 +176,7 @@ class _Piece(NamedTuple):
 
     @classmethod
     def of(cls, dataset: ds.FileSystemDataset, fragments: list[ds.FileFragment]) -> _Piece:
-        told = [
+        told: list[tuple[str, pc.Expression, list[int] | None]] = [
             (own.path, own.partition_expression, [group.id for group in own.row_groups])
             if isinstance(own, ds.ParquetFileFragment)
             else (own.path, own.partition_expression, None)

@@ -93,7 +93,9 @@ class Postgres(Source):
         if not found or found[0][0] not in self.schema.names:
             return whole
         key, rows = found[0]
-        ((low, high),) = self._ask(f"SELECT min({quoted(key)}), max({quoted(key)}) FROM ({self._query}) t")
+        ((low, high),) = self._ask(
+            f"SELECT min({quoted(key)}), max({quoted(key)}) FROM ({self._query}) t"
+        )
         if low is None:
             return whole
         rows = high - low + 1 if rows < 0 else rows  # nobody has counted them yet
@@ -104,9 +106,7 @@ class Postgres(Source):
             own = copy.copy(self)
             below = None if stop is None else Compare(key, "<", stop)
             # The first part has what came below the least meanwhile, and rows without the key.
-            own._range = (
-                below if start is None else both(Compare(key, ">=", start), below)
-            )
+            own._range = below if start is None else both(Compare(key, ">=", start), below)
             if start is None and below is not None:
                 own._range = Either(below, Missing(key))
             parts.append(Part(own, f"PostgreSQL, {own._range or 'all rows'}"))
