@@ -53,6 +53,7 @@ ORDER = [
     "explore",
     "benchmarks",
     "cli",
+    "__main__",
 ]
 
 

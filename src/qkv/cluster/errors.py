@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class ClusterError(RuntimeError):
+class ClusterError(ConnectionError):
     """The cluster cannot do the work: workers or ranks are gone, or somebody does not answer."""

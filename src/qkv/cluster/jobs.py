@@ -7,7 +7,7 @@ qkv, give up on a cluster that is gone, cancel when the user does, and say error
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
+import threading
 import time
 import uuid
 import warnings
@@ -87,7 +87,7 @@ def fold(
     futures: list[Any] = client.compute([*leaves, level[0]], retries=0)
     try:
         _wait(client, futures, done)
-        found: Found = futures[-1].result(timeout=PATIENCE)
+        found: Found = futures[-1].result()
         return found
     except distributed.KilledWorker as error:
         raise ClusterError(
@@ -115,10 +115,10 @@ def _merged(merge: Callable[[Found, Found], Found], found: list[Found]) -> Found
 def _wait(client: Any, futures: list[Any], done: Callable[[int], None] | None) -> None:
     """Until the last is there or one has failed; not for a cluster that is gone."""
     pending = dict(enumerate(futures[:-1]))
-    heard = time.monotonic()
+    heard, finished = time.monotonic(), threading.Event()
+    futures[-1].add_done_callback(lambda future: finished.set())
     while not futures[-1].done():
-        with contextlib.suppress(TimeoutError):
-            futures[-1].result(timeout=_GLANCE)
+        finished.wait(_GLANCE)
         moved = [place for place, future in pending.items() if future.done()]
         for place in moved:
             future = pending.pop(place)
