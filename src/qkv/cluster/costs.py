@@ -6,13 +6,15 @@ sent. Times are these and the work divided by rates that the caller gives, or me
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from qkv.cluster.sharding import LAYOUTS
 from qkv.memory import readable
 
 #: What each rank tells of its sizes before it starts, in bytes.
 FACTS = 7 * 8
+#: Ranks that a printed plan tells of.
+_MOST_TOLD = 8
 
 
 @dataclass
@@ -25,17 +27,19 @@ class ShardPlan:
     received: list[int]
     sent_back: list[int]  # bytes, by rank, on the way back; parameters not counted
     memory: list[int]  # bytes, by rank: its tensors, those that visit, answers
-    flops: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"{self.layout} over {self.ranks} ranks"]
-        for rank in range(self.ranks):
+        told = range(min(self.ranks, _MOST_TOLD))
+        for rank in told:
             sign = "└─" if rank == self.ranks - 1 else "├─"
             lines.append(
                 f"{sign} rank {rank}: sends {readable(self.sent[rank])}, receives "
                 f"{readable(self.received[rank])}, and {readable(self.sent_back[rank])} on the "
                 f"way back; holds {readable(self.memory[rank])}"
             )
+        if self.ranks > len(told):
+            lines.append(f"└─ and {self.ranks - len(told):,} ranks more")
         return "\n".join(lines)
 
 
@@ -86,3 +90,69 @@ def tensor_plan(
 
 def _reduced(size: int, ranks: int) -> int:
     return 2 * size * (ranks - 1) // ranks
+
+
+@dataclass
+class Rates:
+    """What a device or a worker does in a second; the defaults were measured by `qkv bench cluster`
+    on one core of the machine that docs/scale.md names."""
+
+    flops: float = 3.0e10
+    bytes: float = 1.0e9  # over a link, each way
+    rows: float = 2.0e7  # of a table, read and weighed for one query
+    parts: float = 400.0  # that a scheduler hands out
+
+
+def tensor_seconds(plan: ShardPlan, pairs: float, sizes: tuple[int, int], rates: Rates) -> float:
+    """Of the slowest rank, forwards: in a ring the transfer hides behind the work, or the work
+    behind the transfer. `pairs` are those of all ranks, `sizes` d_k and d_v."""
+    work = pairs / plan.ranks * 2 * sum(sizes) / rates.flops
+    transfer = max(plan.sent) / rates.bytes
+    return work + transfer if plan.layout == "replicated" else max(work, transfer)
+
+
+@dataclass
+class TableCosts:
+    """What a question to a table costs on so many workers; print it."""
+
+    rows: int
+    workers: int
+    parts: int
+    result: int  # bytes that a part sends
+    memory: int  # bytes that a worker holds
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows:,} rows on {self.workers:,} workers, {self.parts:,} parts\n"
+            f"├─ each part sends {readable(self.result)}, all {readable(self.result * self.parts)}"
+            " to their mergers, whatever their rows\n"
+            f"├─ a worker holds {readable(self.memory)}\n"
+            f"└─ about {self.seconds:,.1f} s"
+        )
+
+
+#: Of what a part sends: the sample for the picture, what is sent beside it, and each query's sums.
+SAMPLE_BYTES_PER_COLUMN = 1024 * 9
+RESULT_BYTES, QUERY_BYTES = 4096, 200
+#: Rows that a worker holds at once, decoded and read ahead.
+_ROWS_HELD = 6 * 2**17
+
+
+def table_costs(
+    rows: int,
+    workers: int,
+    *,
+    queries: int = 1,
+    columns: int = 2,
+    part_rows: int = 2**20,
+    most_parts: int = 10_000,
+    rates: Rates | None = None,
+) -> TableCosts:
+    """The costs of numbers asked of numbers: `columns` are read of each row."""
+    rates = rates or Rates()
+    parts = max(1, min(most_parts, -(-rows // part_rows)))
+    result = RESULT_BYTES + SAMPLE_BYTES_PER_COLUMN * columns + QUERY_BYTES * queries
+    work = rows * queries**0.5 / (rates.rows * min(workers, parts))
+    memory = _ROWS_HELD * columns * 8 + 16 * result
+    return TableCosts(rows, workers, parts, result, memory, work + parts / rates.parts)

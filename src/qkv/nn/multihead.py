@@ -229,7 +229,8 @@ class MultiheadAttention(nn.Module):
         whole = both(own, None if given is None else as_mask(given), self.position_bias)
         key, value = self._for_every_head(key), self._for_every_head(value)
         dropout = self.dropout if self.training else 0.0
-        return ask(attend, similarity, query, key, value, mask=whole, dropout=dropout)
+        answer: Tensor = ask(attend, similarity, query, key, value, mask=whole, dropout=dropout)
+        return answer
 
     def _check_group(self, torch_only: bool, cache: KVCache | None) -> None:
         if torch_only:
