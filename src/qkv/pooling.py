@@ -127,6 +127,11 @@ def attend_partial(
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
     problem = pose(q, k, v, similarity, with_bias(mask, bias), wants_total=True)
+    return answer_partial(problem, operator)
+
+
+def answer_partial(problem: Problem, operator: str | None = None) -> Partial:
+    """What the keys of a problem say that wants its total."""
     answer, log_total = _answer(problem, operator)
     assert log_total is not None, "every operator gives the total where it is asked for"
     return Partial(answer, log_total)
