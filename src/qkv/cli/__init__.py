@@ -8,6 +8,7 @@ from rich.console import Console
 
 from qkv.cli import (
     bench,
+    doctor,
     explain,
     explore,
     gallery,
@@ -19,10 +20,12 @@ from qkv.cli import (
     warmup,
 )
 from qkv.cli.app import app
+from qkv.cli.plain import speak_plainly
 
 __all__ = [
     "app",
     "bench",
+    "doctor",
     "explain",
     "explore",
     "gallery",
@@ -38,6 +41,7 @@ __all__ = [
 
 def main() -> None:
     """The command `qkv`: a user's mistake is one line and exit code 2, never a traceback."""
+    speak_plainly()
     try:
         app()
     except (ValueError, TypeError, MemoryError, OSError, ImportError) as error:

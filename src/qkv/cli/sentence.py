@@ -9,12 +9,13 @@ import typer
 from rich.console import Console
 
 from qkv.cli.app import app
+from qkv.cli.names import check_similarity, check_suffix
 
 if TYPE_CHECKING:
     from qkv.words.sentence import Looking
 
 
-@app.command()
+@app.command(short_help="Show what each word of a sentence looks at.")
 def sentence(
     text: Annotated[str, typer.Argument(metavar="SENTENCE", help="Words that look at each other.")],
     similarity: Annotated[
@@ -35,6 +36,9 @@ def sentence(
     html: Annotated[Path | None, typer.Option(help="Write a page to explore, offline.")] = None,
 ) -> None:
     """Show what each word of a sentence looks at: by word vectors, or inside a model."""
+    _check(similarity, temperature, model, layer, head)
+    check_suffix(plot, "--plot", ".svg", ".pdf", ".png")
+    check_suffix(html, "--html", ".html", ".htm")
     from qkv import terminal
 
     looking = _looking(text, similarity, temperature, model, layer, head)
@@ -52,8 +56,10 @@ def sentence(
         console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
     if plot is not None:
         _draw(looking, rows, plot)
+        console.print(f"figure: {plot}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if html is not None:
         _write(looking, layer, head, text, html)
+        console.print(f"page: {html}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _looking(
@@ -67,14 +73,27 @@ def _looking(
     from qkv.words.sentence import by_minilm, by_vectors
 
     if model is None:
-        _refuse("belongs to --model minilm", layer=layer, head=head)
         return by_vectors(text, similarity, 1.0 if temperature is None else temperature)
+    return by_minilm(text, layer, head)
+
+
+def _check(
+    similarity: str | None,
+    temperature: float | None,
+    model: str | None,
+    layer: int | None,
+    head: int | None,
+) -> None:
+    """Options that do not fit each other, before anything heavy is imported."""
+    if model is None:
+        _refuse("belongs to --model minilm", layer=layer, head=head)
+        check_similarity(similarity, learned=False)
+        return
     if model != "minilm":
         raise ValueError(f"--model must be minilm; got {model!r}")
     _refuse(
         "belongs to word vectors, not to --model", similarity=similarity, temperature=temperature
     )
-    return by_minilm(text, layer, head)
 
 
 def _refuse(why: str, **options: object) -> None:
