@@ -52,6 +52,7 @@ ORDER = [
     "explore",
     "benchmarks",
     "cli",
+    "__main__",
 ]
 
 

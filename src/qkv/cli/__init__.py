@@ -17,6 +17,7 @@ from qkv.cli import (
     regress,
     sentence,
     translate,
+    view,
     warmup,
 )
 from qkv.cli.app import app
@@ -35,6 +36,7 @@ __all__ = [
     "regress",
     "sentence",
     "translate",
+    "view",
     "warmup",
 ]
 

@@ -121,5 +121,8 @@ def _write(looking: Looking, layer: int | None, head: int | None, title: str, pa
     else:
         layers = range(len(looking.every)) if layer is None else [layer]
         heads = None if head is None else [str(head)]
-        page = qkv.view(looking.every, looking.words, layers=layers, heads=heads, title=title)
+        page = qkv.view(
+            looking.every, looking.words, layers=layers, heads=heads, title=title,
+            start=(len(looking.every) - 1, None),  # what the terminal showed
+        )  # fmt: skip
     page.save(path)

@@ -45,9 +45,8 @@ def show(console: Console, shown: Shown) -> None:
 def summary(console: Console, all_shown: Sequence[Shown]) -> None:
     """One line for each example."""
     table = RichTable(box=None, show_header=False, padding=(0, 1, 0, 0))
-    table.add_column(
-        style="cyan", no_wrap=True, min_width=max(len(each.name) for each in all_shown)
-    )
+    longest = max(len(shown.name) for shown in all_shown)
+    table.add_column(style="cyan", no_wrap=True, min_width=longest)
     table.add_column(overflow="ellipsis", no_wrap=True)
     for shown in all_shown:
         told = RichText(shown.result)

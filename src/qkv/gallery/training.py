@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from qkv.translate import Interpreter, Recipe, Recurrent, Spelling, begin
 from qkv.translate.sources import Sources
@@ -40,5 +43,17 @@ def trained(
         file.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
         sources = Sources(pairs=str(file))
         session = begin(Path(folder) / "model", sources, sizes, spelling, recipe, curve)
-        session.training.run()
+        with _one_thread():
+            session.training.run()
     return session.training.interpreter, curve
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Models this small wait for threads longer than they compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NUMBERED = 16
 
 #: From this share of the colours on, white stands out better than black.
-_DARK = 0.71
+_DARK = 0.848
 
 
 def sheet(

@@ -14,7 +14,7 @@ GROUND, PAPER, INK, MUTED, LINE = "#ffffff", "#f6f7f9", "#20242c", "#59616e", "#
 QUERY, KEY, WEIGHT, ANSWER = "#b3430a", "#1f5fa8", "#7a2fa6", "#0b7350"
 
 #: Lines that stand for no role of their own, told apart also in grey.
-SERIES = [KEY, ANSWER, QUERY, WEIGHT, MUTED]
+SERIES = [ANSWER, KEY, QUERY, WEIGHT, MUTED]
 
 
 @cache
