@@ -49,18 +49,18 @@ def flash(
 
 def four_axes(tensor: Tensor, batch: tuple[int, ...], size: int) -> Tensor:
     """(…, rows, dim) -> (batch, heads, rows, size), padded with zeros, without a copy if it can."""
-    rows, dim = tensor.shape[-2:]
+    shape = tensor.shape
+    as_wanted = len(shape) == 4 and len(batch) == 2 and shape[3] == size
+    if as_wanted and shape[0] == batch[0] and shape[1] == batch[1] and tensor.stride(3) == 1:
+        return tensor
+    rows, dim = shape[-2:]
     if dim < size:
         tensor = F.pad(tensor, (0, size - dim))
     elif tensor.stride(-1) != 1 and dim > 1:
         tensor = tensor.contiguous()
-    if len(batch) == 2:
-        return (
-            tensor
-            if tensor.ndim == 4 and tensor.shape[:2] == batch
-            else tensor.expand(*batch, rows, size)
-        )
     tensor = tensor.expand(*batch, rows, size)
+    if len(batch) == 2:
+        return tensor
     return tensor.reshape(1, math.prod(batch), rows, size)
 
 

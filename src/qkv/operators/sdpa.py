@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import may_look, sizes_are_known, surely_equal
+from qkv.looking import may_look, surely_equal
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import relative
@@ -236,7 +236,7 @@ def _kernel(
     differentiable = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
-    few = sizes_are_known(key.shape[-2]) and key.shape[-2] < FEW_KEYS
+    few = not torch.compiler.is_compiling() and key.shape[-2] < FEW_KEYS
     if (differentiable or few) and FLASH is not None and query.is_cpu and may_look(query):
         out = _TwiceDifferentiable.apply(  # type: ignore[no-untyped-call]
             query, key, value, mask, causal, scale
