@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor, nn
 
+from qkv.looking import is_eager
 from qkv.similarity.base import FusedForm, PreparedSize, Similarity, widen
 from qkv.similarity.dot import Dot, check_sizes
 
@@ -72,7 +73,10 @@ class Gated(Similarity):
     def log_scores(self, query: Tensor, key: Tensor) -> Tensor:
         # Tokens of their own for base and gate: joined, as tiles want them, they would be copied.
         gate = widen(self.query_gate(query)) + widen(self.key_gate(key)).mT
-        return torch.sigmoid(gate) * self.base.log_scores(query, key)
+        scores = self.base.log_scores(query, key)
+        if torch.is_grad_enabled() or not is_eager(query, key):
+            return torch.sigmoid(gate) * scores
+        return gate.sigmoid_().mul_(scores)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.query_gate.weight, self.key_gate.weight, *self.base.tensors()

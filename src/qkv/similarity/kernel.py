@@ -166,7 +166,8 @@ class Boxcar(CompactKernel):
     """K(u) = 1 where u ≤ 1, else 0; the second kernel of Eq. 5."""
 
     nonnegative = True
-    family = "distance"
+    has_steps = True
+    family = "steps"
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         bandwidth = self.bandwidth(key)
