@@ -119,7 +119,7 @@ def measure() -> Iterator[Figure]:
         yield from _against_eager(row)
     yield from _against_compile()
     yield from _against_keops()
-    yield from _against_written()
+    yield from _against_built_in()
     if can_measure_memory():
         yield from _memory()
 
@@ -227,10 +227,10 @@ def _laplacian(query: Tensor, key: Tensor) -> Tensor:
     return -torch.cdist(query, key)
 
 
-def _against_written() -> Iterator[Figure]:
-    """Derived kernels against those that were written by hand for the same formula."""
+def _against_built_in() -> Iterator[Figure]:
+    """What someone writes against the similarity of the package that says the same."""
     tokens, gated = _tokens(N), qkv.Gated(D, D)
-    for name, derived, written in (
+    for name, formula, built_in in (
         ("Laplacian", _laplacian, qkv.Laplacian()),
         ("Gated", _Gate(gated), gated),
     ):
@@ -239,9 +239,9 @@ def _against_written() -> Iterator[Figure]:
             ("both ways", lambda f, x: _both_ways(f, x, None)),
         ):
             own, other = seconds(
-                *(run(_own(each, "fused"), tokens) for each in (derived, written)), rounds=7
+                *(run(_own(each, "fused"), tokens) for each in (formula, built_in)), rounds=7
             )
-            work = f"{name}, {N:,}², {direction}: the derived kernel's time / the written one's"
+            work = f"{name}, {N:,}², {direction}: its time as a formula / as built in"
             yield Figure(work, own / other, "×", "≤ 1.05", f"{own * 1e3:.1f} ms")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -137,16 +138,20 @@ def _gather(trace: Trace, held: list[Any], counts: dict[str, int], dtype: torch.
 
 def _column(x: Tensor, source: Source, count: int) -> Tensor:
     """A tensor as columns (lead…, count, features or 1)."""
-    order = [axis for axis in (*source.lead, source.token, source.feature) if axis is not None]
-    rest = [axis for axis in range(x.dim()) if axis not in order]  # of size 1
-    if order + rest != list(range(x.dim())):
-        x = x.permute(*order, *rest)
-    kept = iter(x.shape[: len(order)])
-    shape = [
-        1 if axis is None else next(kept) for axis in (*source.lead, source.token, source.feature)
-    ]
-    x = x.reshape(shape)
+    axes = (*source.lead, source.token, source.feature)
+    shape = [1 if axis is None else x.shape[axis] for axis in axes]
+    order = _order(source, x.dim())
+    x = (x if order is None else x.permute(order)).reshape(shape)
     return x if x.shape[-2] == count else x.expand(*x.shape[:-2], count, x.shape[-1])
+
+
+@lru_cache(maxsize=1024)
+def _order(source: Source, dims: int) -> tuple[int, ...] | None:
+    """The axes of a tensor in the order of columns, those of size 1 last; None: as they are."""
+    axes = (*source.lead, source.token, source.feature)
+    order = [axis for axis in axes if axis is not None]
+    order += (axis for axis in range(dims) if axis not in order)
+    return None if order == list(range(dims)) else tuple(order)
 
 
 def _side_by_side(columns: list[tuple[bool, Tensor]]) -> Tensor:

@@ -114,12 +114,6 @@ class Program:
         along = [node for node in self.order if node.args and node.axis is not None]
         return max(1, sum(PRICES.get(node.op, 1) for node in along))
 
-    @cached_property
-    def pair_cost(self) -> int:
-        """Of what follows the sums of a pair, in the same measure."""
-        after = [n for n in self.order if n.args and n.axis is None and not n.is_reduction]
-        return sum(PRICES.get(node.op, 1) for node in after)
-
     @property
     def summary(self) -> str:
         """What it does, in short: 2 operations for a feature of a pair, sum, 1 for a pair."""
@@ -231,6 +225,24 @@ def ordered(*roots: Node, until: Callable[[Node], bool] = lambda node: False) ->
             pending.append((node, True))
             if not until(node):
                 pending += ((arg, False) for arg in reversed(node.args))
+
+
+def never_negative(node: Node) -> bool:
+    """Whether it is seen at once that a node is not below 0."""
+    if node.op == "constant":
+        return float(node.detail or 0.0) >= 0.0
+    if node.op in ("exp", "abs", "sqrt", "root", "sigmoid", "softplus"):
+        return True
+    if node.op == "mul" and node.args[0] is node.args[1]:
+        return True
+    if node.op == "where":
+        condition, chosen, other = node.args
+        # clamp(min=…): the other one is taken only where it is no less.
+        clamped = condition.op == "lt" and condition.args == (other, chosen)
+        return never_negative(chosen) and (clamped or never_negative(other))
+    if node.op in ("add", "mul", "div", "sum", "max", "min", "maximum", "minimum"):
+        return all(map(never_negative, node.args))
+    return False
 
 
 #: What an operation costs, in multiply-adds, where it is not one.

@@ -87,7 +87,7 @@ class Recorder(Session):
     def token_call(self, func: Any, args: Any, kwargs: Any, result: Tensor, part: int) -> int:
         described = (func, *describe(self, args), *describe(self, kwargs), part)
         self.steps.append(Step("token", described))
-        is_query = next(leaves((args, kwargs))).side == QUERY
+        is_query = leaves((args, kwargs))[0].side == QUERY
         prime = self.primes[0] if is_query else self.primes[1]
         if not any(size % prime == 0 and size for size in result.shape):
             which = "queries" if is_query else "keys"

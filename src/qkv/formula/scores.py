@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from qkv.formula.instructions import evaluate
-from qkv.formula.program import Node, Program
+from qkv.formula.program import Node, Program, never_negative
 from qkv.formula.tile import Tile, across, body_of, in_blocks, parts_of, start, take_up
 from qkv.formula.vector import Value
 
@@ -88,12 +88,15 @@ def _keep(
 def shown(program: Program, score: Value, lanes: int) -> Value:
     """A score as it is given out: a kernel that is negative is none, and shows as NaN."""
     score = score.writer.splat(score, lanes)
-    return score.writer.select(score < 0.0, math.nan, score) if program.proportional else score
+    if not program.proportional or never_negative(program.root):
+        return score
+    return score.writer.select(score < 0.0, math.nan, score)
 
 
 def row_scores(tile: Tile, keep: bool) -> None:
     writer, program = tile.writer, tile.program
     parts = parts_of(program)
+    only = program.reductions[0] if len(program.reductions) == 1 else None
 
     def keys(row: Any, first: Any, count: int) -> None:
         line = writer.builder.mul(row, tile.query_depth)
@@ -141,14 +144,38 @@ def row_scores(tile: Tile, keep: bool) -> None:
             for u in range(count):
                 found[u][node] = totals[u * each : (u + 1) * each]
         for u, key_line in enumerate(lines):
-            known = {node: values[0] for node, values in found[u].items()}
-            score = evaluate(program.root, partial(load, key_line, None, 1), known)
             j = tile.plus(first, u)
-            writer.store(shown(program, score, 1), tile.raw, tile.part(0, row, j))
+            if only is not None:
+                writer.store(found[u][only][0], tile.raw, tile.part(0, row, j))
+            else:
+                known = {node: values[0] for node, values in found[u].items()}
+                score = evaluate(program.root, partial(load, key_line, None, 1), known)
+                writer.store(shown(program, score, 1), tile.raw, tile.part(0, row, j))
             if keep:
                 _keep(tile, parts, found[u], row, j)
 
+    def scores(row: Any, j: Any, lanes: int) -> None:
+        """Turn what the only reduction came to into scores, a vector of keys at a time."""
+        assert only is not None
+
+        def load(node: Node) -> Value:
+            constant = tile.constant(node)
+            if constant is not None:
+                return constant
+            kind, place, _ = tile.slot(node)
+            if kind == "query":
+                return writer.load(tile.query, tile.at(row, tile.query_depth, place))
+            depth = tile.key_shape[1]
+            return writer.gather(tile.key, tile.at(j, depth, place), depth, lanes)
+
+        value = writer.load(tile.raw, tile.part(0, row, j), lanes)
+        score = evaluate(program.root, load, {only: value})
+        writer.store(shown(program, score, lanes), tile.raw, tile.part(0, row, j))
+
     def rows(row: Any) -> None:
         in_blocks(tile, tile.key_shape[0], (4, 1), lambda j, count: keys(row, j, count))
+        if only is not None:
+            sizes = (writer.lanes, writer.lanes // 2, 1)
+            in_blocks(tile, tile.key_shape[0], sizes, lambda j, lanes: scores(row, j, lanes))
 
     writer.repeat(writer.index(0), tile.rows, 1, rows)

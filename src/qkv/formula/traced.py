@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +56,26 @@ class Traced(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        found = next(leaves((args, kwargs)), None)
-        if found is None:
+        found = leaves(args)
+        if kwargs:
+            found += leaves(kwargs)
+        if not found:
             raise RefusedError("a traced tensor was used where none can be found")
-        return found.session.call(func, args, kwargs)
+        side = 0
+        for each in found:
+            side |= each.side
+        return found[0].session.call(func, args, kwargs, side)
 
 
-def leaves(tree: Any) -> Iterator[Traced]:
+def leaves(tree: Any) -> list[Traced]:
     """The traced tensors in the arguments of a call."""
-    if isinstance(tree, Traced):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for each in tree:
-            yield from leaves(each)
-    elif isinstance(tree, dict):
-        for each in tree.values():
-            yield from leaves(each)
+    found = []
+    for each in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(each, Traced):
+            found.append(each)
+        elif isinstance(each, (tuple, list, dict)):
+            found += leaves(each)
+    return found
 
 
 def _unwrapped(tree: Any) -> Any:
@@ -130,12 +133,10 @@ class Session:
             known = self._plain[id(tensor)] = -3 - len(self._plain)
         return known
 
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, func: Any, args: Any, kwargs: Any, side: int) -> Any:
+        """What becomes of a call, whose arguments depend on queries, keys or both: its `side`."""
         from qkv.formula.pairwise import on_pairs
 
-        side = 0
-        for each in leaves((args, kwargs)):
-            side |= each.side
         if side == PAIR:
             return on_pairs(self, func, args, kwargs)
         name = name_of(func)
@@ -197,6 +198,8 @@ def sizes_of(operand: Any) -> tuple[int, ...]:
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     """The shape of all together; NumPy's and torch's rule."""
+    if len(shapes) == 1 or (len(shapes) == 2 and (shapes[0] == shapes[1] or not shapes[1])):
+        return shapes[0]
     found: list[int] = []
     for place in range(1, max(map(len, shapes)) + 1):
         size = 1

@@ -17,9 +17,9 @@ from qkv.operators.sorted.ascending import ascending
 from qkv.regression import bandwidth as search
 from qkv.regression import batches, columns, empty, local, rows, storage
 from qkv.regression.examples import Array, Examples, Keys, Places, Width
-from qkv.regression.kernels import as_kernel
+from qkv.regression.kernels import KernelLike, as_kernel
 from qkv.regression.nearest import Nearest
-from qkv.similarity import CompactKernel, Kernel
+from qkv.similarity import Kernel
 
 WEIGHT = np.dtype([("index", np.intp), ("weight", np.float64)])
 
@@ -27,7 +27,7 @@ WEIGHT = np.dtype([("index", np.intp), ("weight", np.float64)])
 class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     """Keys, values and a kernel between them; subclasses say what a value is."""
 
-    kernel: str | Kernel
+    kernel: KernelLike
     bandwidth: Any
     degree: int
     empty: str
@@ -156,7 +156,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         self, policy: str, answer: Array, log_total: Array, query: Keys, values: Array, prior: Array
     ) -> Array:
         nothing = log_total == -np.inf
-        endless = not isinstance(self.kernel_, CompactKernel) and not self.examples_.categories
+        endless = not self.kernel_.may_vanish and not self.examples_.categories
         if endless and nothing.any():
             # So many bandwidths away that squares overflow: the nearest example still counts.
             far = nothing & ~np.isnan(query.number).any(axis=1)

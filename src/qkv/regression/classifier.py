@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from qkv.regression.base import NadarayaWatson
 from qkv.regression.examples import Array
-from qkv.similarity import Kernel
+from qkv.regression.kernels import KernelLike
 
 
 class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore[misc]
@@ -32,7 +32,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
 
     def __init__(
         self,
-        kernel: str | Kernel = "gaussian",
+        kernel: KernelLike = "gaussian",
         bandwidth: Any = "loo",
         degree: int = 0,
         empty: str = "prior",

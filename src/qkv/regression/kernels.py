@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from qkv.regression.examples import Array
-from qkv.similarity import NAMED, Kernel
+from qkv.similarity import NAMED, Kernel, OfDistance, Similarity
 from qkv.similarity.positive import Positive
+
+KernelLike: TypeAlias = str | Kernel | Callable[[Tensor], Tensor]
 
 NAMES = [name for name, similarity in NAMED.items() if isinstance(similarity, Kernel)]
 
 
 def as_kernel(kernel: Any) -> Kernel:
-    """The kernel that `kernel` stands for: a name, or a similarity whose shape is taken."""
+    """The kernel that `kernel` stands for: a name, a similarity whose shape is taken, or a function
+    of the distance in bandwidths."""
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, str) and kernel in NAMES:
         named = NAMED[kernel]
         assert isinstance(named, Kernel)
         return named
-    raise ValueError(f"kernel must be one of {', '.join(NAMES)} or a qkv.Kernel; got {kernel!r}")
+    if callable(kernel) and not isinstance(kernel, (Similarity, type)):
+        return OfDistance(kernel)
+    raise ValueError(
+        f"kernel must be one of {', '.join(NAMES)}, a qkv.Kernel or a function of the distance in "
+        f"bandwidths; got {kernel!r}"
+    )
 
 
 def at(kernel: Kernel, bandwidth: Array) -> Kernel:

@@ -17,7 +17,7 @@ from qkv.regression import batches, local, rows, uncertainty
 from qkv.regression.base import NadarayaWatson
 from qkv.regression.criteria import residuals
 from qkv.regression.examples import Array, Keys
-from qkv.similarity import Kernel
+from qkv.regression.kernels import KernelLike
 
 
 class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[misc]
@@ -36,7 +36,8 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
     Args:
         kernel: "gaussian", "laplacian", "boxcar", "triangular", "epanechnikov", "biweight" or
             "tricube", or a :class:`qkv.similarity.Kernel`, whose shape is taken and whose own
-            bandwidth is not.
+            bandwidth is not; or any function of the distance in bandwidths, in torch, that is never
+            negative: ``lambda u: 1 / (1 + u**2)``. Its kernel is compiled as those with names are.
         bandwidth: a number, or one for each numeric column; "scott" or "silverman", rules of
             thumb; "loo" (leave-one-out error), "aicc" or "gcv", criteria that are searched for
             their least; "knn" or ``qkv.regression.Nearest(k)``: each query looks as far as its k
@@ -70,7 +71,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
 
     def __init__(
         self,
-        kernel: str | Kernel = "gaussian",
+        kernel: KernelLike = "gaussian",
         bandwidth: Any = "loo",
         degree: int = 0,
         empty: str = "nan",

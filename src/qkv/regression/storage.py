@@ -20,7 +20,7 @@ from qkv.regression.columns import Columns, Names, Number
 from qkv.regression.examples import Examples, Keys, Width
 from qkv.regression.kernels import NAMES, as_kernel
 from qkv.regression.nearest import Nearest
-from qkv.similarity import NAMED, Kernel
+from qkv.similarity import NAMED
 
 FORMAT, VERSION = "qkv.regression", 1
 MOST_JSON = 2**26  # bytes
@@ -138,7 +138,7 @@ def _restored(
 def _parameters(model: Any) -> dict[str, Any]:
     found = {name: _json(value) for name, value in model.get_params(deep=False).items()}
     kernel = model.kernel
-    if isinstance(kernel, Kernel):
+    if not isinstance(kernel, str):
         named = [name for name in NAMES if type(NAMED[name]) is type(kernel)]
         if not named:
             raise ValueError(

@@ -26,6 +26,7 @@ from qkv.similarity.kernel import Euclidean as Euclidean
 from qkv.similarity.kernel import Gaussian as Gaussian
 from qkv.similarity.kernel import Kernel as Kernel
 from qkv.similarity.kernel import Laplacian as Laplacian
+from qkv.similarity.kernel import OfDistance as OfDistance
 from qkv.similarity.kernel import Triangular as Triangular
 from qkv.similarity.kernel import Tricube as Tricube
 

@@ -6,17 +6,19 @@ number or one for each key dimension.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor
 
+from qkv.formula.forms import was_traced
 from qkv.looking import is_eager, may_look
 from qkv.similarity.base import (
     DotForm,
     FusedForm,
     Similarity,
     SortedForm,
+    derived_form,
     log_or_never,
     steps,
     widen,
@@ -247,6 +249,55 @@ class Tricube(CompactKernel):
 
     def as_sorted(self, key: Tensor) -> SortedForm | str:
         return self.over_sorted("tricube", key)
+
+
+class OfDistance(Kernel):
+    """K(u) = function(u), for any function of the distance in bandwidths that is never negative.
+
+    >>> qkv.similarity.OfDistance(lambda u: 1 / (1 + u**2), bandwidth=0.5)  # Cauchy's kernel
+    """
+
+    may_vanish = True
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        bandwidth: float | Sequence[float] | Tensor = 1.0,
+        learnable: bool = False,
+    ) -> None:
+        super().__init__(bandwidth, learnable)
+        if not callable(function):
+            raise TypeError(
+                f"function must be a callable u -> weight; got {type(function).__name__}"
+            )
+        self.function = function
+
+    def profile(self, squared: Tensor) -> Tensor:
+        distance = root(squared)
+        found = self.function(distance)
+        if not isinstance(found, Tensor) or found.shape != distance.shape:
+            came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(
+                f"function must return a weight for each distance, {tuple(distance.shape)}; "
+                f"got {came}"
+            )
+        return found
+
+    @property
+    def formula(self) -> object:
+        return self.function
+
+    def signature(self) -> Hashable | None:
+        return super().signature(), was_traced(self.function)
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
+        def score(query: Tensor, key: Tensor) -> Tensor:
+            return self.score(*self.prepare(query, key))
+
+        return derived_form(score, self.function, query, key, proportional=True)
+
+    def extra_repr(self) -> str:
+        return getattr(self.function, "__name__", "")
 
 
 def _distance_as_fused(

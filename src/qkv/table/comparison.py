@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from qkv.extras import need
+from qkv.similarity import Kernel
 from qkv.table import kernels, tile_scores
 from qkv.table.columns import (
     Kind,
@@ -64,10 +65,10 @@ _MOST_LITERALS = 1000
 _MOST_WINDOWS = 16
 
 
-def check_serves(name: str, column: str, type: pa.DataType) -> None:
-    """Raise TypeError unless this similarity compares entries of this type."""
+def check_serves(name: str, column: str, type: pa.DataType, kernel: Kernel | None = None) -> None:
+    """Raise TypeError unless this similarity, or kernel of someone's own, compares such entries."""
     able = _SERVES[kind_of(type)]
-    if name not in able:
+    if name not in able and not (kernel is not None and "gaussian" in able):
         instead = f"; {' or '.join(able)} can" if able else ""
         raise TypeError(
             f"similarity {name!r} cannot compare key column {column!r} ({type}){instead}"
@@ -135,7 +136,12 @@ class Distance(Coded):
 
     def logs(self, keys: pa.Array) -> np.ndarray:
         with np.errstate(over="ignore"):
-            return log_kernel(self._name, (self._differences(keys) * self.inverse) ** 2)
+            return log_kernel(self._name, self.squares(keys))
+
+    def squares(self, keys: pa.Array) -> np.ndarray:
+        """Squared distances in bandwidths, (n, m)."""
+        with np.errstate(over="ignore"):
+            return (self._differences(keys) * self.inverse) ** 2
 
     def _differences(self, keys: pa.Array) -> np.ndarray:
         """Keys less queries, (n, m)."""
@@ -212,6 +218,38 @@ class Distance(Coded):
         if low is None or high is None:
             return None
         return Both(Compare(self.column, ">=", low), Compare(self.column, "<=", high))
+
+
+class Shaped(Comparison):
+    """A kernel of someone's own, of the distance in bandwidths; torch computes its weights."""
+
+    def __init__(
+        self, column: str, type: pa.DataType, entries: pa.Array, kernel: Kernel, bandwidth: float
+    ) -> None:
+        super().__init__(column, f"{described(kernel)}, bandwidth {bandwidth:g}{unit_of(type)}")
+        self._distance = Distance(column, type, entries, "gaussian", bandwidth)
+        self._kernel = kernel
+
+    def logs(self, keys: pa.Array) -> np.ndarray:
+        return log_shape(self._kernel, self._distance.squares(keys))
+
+
+def described(kernel: Kernel) -> str:
+    """What a kernel of someone's own is called."""
+    return getattr(kernel.formula, "__name__", type(kernel).__name__)
+
+
+def log_shape(kernel: Kernel, squared: np.ndarray) -> np.ndarray:
+    """Logarithms of the weights of squared distances in bandwidths."""
+    import torch
+
+    with torch.no_grad():
+        logs: np.ndarray = kernel.log_profile(torch.from_numpy(squared)).numpy()
+    if np.isnan(logs).any():
+        raise ValueError(
+            f"similarity {described(kernel)} must give weights that are numbers, never negative"
+        )
+    return logs
 
 
 class Same(Coded):
@@ -298,10 +336,17 @@ class Vectors(Comparison):
     """Vectors, by distance or by product."""
 
     def __init__(
-        self, column: str, entries: pa.Array, name: str, bandwidth: float, temperature: float
+        self,
+        column: str,
+        entries: pa.Array,
+        name: str,
+        bandwidth: float,
+        temperature: float,
+        kernel: Kernel | None = None,
     ) -> None:
-        says = f", bandwidth {bandwidth:g}" if name in KERNELS else ""
+        says = f", bandwidth {bandwidth:g}" if name in KERNELS or kernel is not None else ""
         super().__init__(column, name + says)
+        self._shape = kernel
         self.query = vectors(entries, column)  # (n, d)
         self._name = name
         self._score: Callable[[np.ndarray], np.ndarray] = {
@@ -324,6 +369,8 @@ class Vectors(Comparison):
         kernels.squared_distances(
             self.query, key, inverse, squared, count=len(key), grain=kernels.TILE
         )
+        if self._shape is not None:
+            return log_shape(self._shape, squared)
         logs = log_kernel(self._name, squared)
         if self._name in ("gaussian", "euclidean", "laplacian"):
             for place in np.flatnonzero((squared > -tile_scores.FARTHEST).all(axis=1)):

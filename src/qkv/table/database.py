@@ -135,8 +135,9 @@ class Database:
 
         - A query is a key: a number, text, a date, a vector; for several key columns a tuple or a
           mapping of column to key.
-        - `similarity` is a name, a :class:`qkv.Similarity`, or a mapping with one for each key
-          column; they combine by product. ``"equal"`` is the hard look-up.
+        - `similarity` is a name, a :class:`qkv.Similarity`, a function in torch of the distance in
+          bandwidths, or a mapping with one for each key column; they combine by product.
+          ``"equal"`` is the hard look-up.
         - `bandwidth`, a number, a timedelta or a mapping, says how far kernels and ``"fuzzy"``
           look: in the column's own units, days for dates, seconds for other times. Kernels
           without one get the best by leave-one-out on a sample, for the first value column.

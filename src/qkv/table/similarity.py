@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import builtins
 import datetime as dt
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from qkv.similarity import Cosine, Dot, Equal, Euclidean, Kernel, ScaledDot, Similarity
+from qkv.similarity import (
+    NAMED,
+    Cosine,
+    Dot,
+    Equal,
+    Euclidean,
+    Kernel,
+    OfDistance,
+    ScaledDot,
+    Similarity,
+)
 from qkv.table.columns import Kind, in_units, kind_of
 from qkv.table.comparison import (
     KERNELS,
@@ -18,11 +29,14 @@ from qkv.table.comparison import (
     Distance,
     Fuzzy,
     Same,
+    Shaped,
     Vectors,
     check_serves,
+    described,
 )
 
-SimilarityLike: TypeAlias = str | Similarity | Mapping[str, "str | Similarity"]
+Formula: TypeAlias = Callable[[Any], Any]  # of the distance in bandwidths
+SimilarityLike: TypeAlias = str | Similarity | Formula | Mapping[str, "str | Similarity | Formula"]
 Bandwidth: TypeAlias = float | dt.timedelta
 BandwidthLike: TypeAlias = Bandwidth | Mapping[str, Bandwidth] | None
 CutoffLike: TypeAlias = float | Mapping[str, float] | None
@@ -40,6 +54,7 @@ class Wanted(NamedTuple):
     bandwidth: float | None
     temperature: float = 1.0
     cutoff: float | None = None
+    kernel: Kernel | None = None  # of someone's own
 
     @property
     def lacks_bandwidth(self) -> bool:
@@ -56,10 +71,12 @@ def wanted_for(
     """What was asked for this column, checked against what it holds."""
     own = _of_column(similarity, column, "similarity")
     width = _of_column(bandwidth, column, "bandwidth", optional=True)
+    if callable(own) and not isinstance(own, (Similarity, builtins.type)):
+        own = OfDistance(own)
     wanted = _from_object(own) if isinstance(own, Similarity) else Wanted(_name(own), None)
-    check_serves(wanted.name, column, type)
+    check_serves(wanted.name, column, type, wanted.kernel)
     if width is not None:
-        if wanted.name not in (*KERNELS, "fuzzy"):
+        if wanted.name not in (*KERNELS, "fuzzy") and wanted.kernel is None:
             raise ValueError(f"similarity {wanted.name!r} of column {column!r} has no bandwidth")
         wanted = wanted._replace(bandwidth=in_units(width, type, column))
     if wanted.bandwidth is not None and not 0.0 < wanted.bandwidth < float("inf"):
@@ -85,7 +102,9 @@ def compare(column: str, type: pa.DataType, entries: pa.Array, wanted: Wanted) -
     """Queries, as entries of the column, ready to be compared with its keys."""
     width = 1.0 if wanted.bandwidth is None else wanted.bandwidth
     if kind_of(type) is Kind.VECTOR:
-        return Vectors(column, entries, wanted.name, width, wanted.temperature)
+        return Vectors(column, entries, wanted.name, width, wanted.temperature, wanted.kernel)
+    if wanted.kernel is not None:
+        return Shaped(column, type, entries, wanted.kernel, width)
     if wanted.name == "equal":
         return Same(column, type, entries)
     if wanted.name == "fuzzy":
@@ -106,7 +125,8 @@ def _of_column(given: Any, column: str, argument: str, optional: bool = False) -
 def _name(similarity: Any) -> str:
     if not isinstance(similarity, str):
         raise TypeError(
-            "similarity must be a name, a qkv.Similarity, or a mapping of key columns to these; "
+            "similarity must be a name, a qkv.Similarity, a function of the distance in "
+            "bandwidths, or a mapping of key columns to these; "
             f"got {type(similarity).__name__}"
         )
     if similarity not in NAMES:
@@ -116,17 +136,34 @@ def _name(similarity: Any) -> str:
     return similarity
 
 
+def _known(kernel: Kernel) -> str:
+    """The name by which tables know the kernels of the package; "" where they know none."""
+    name = type(kernel).__name__.lower()
+    return name if name in KERNELS else ""
+
+
+def _width(kernel: Kernel, example: Any) -> float:
+    width = kernel.bandwidth(example)
+    if not isinstance(width, float) and width.numel() > 1:
+        raise ValueError(
+            f"bandwidth of {described(kernel)} must be one number; got {width.numel()}"
+        )
+    return float(width)
+
+
 def _from_object(similarity: Similarity) -> Wanted:
     """The same similarity as tables compute it: in float64, and without a gradient."""
     import torch
 
     example = torch.zeros(1, 1, dtype=torch.float64)
-    if isinstance(similarity, Kernel) and type(similarity).__name__.lower() in KERNELS:
-        return Wanted(type(similarity).__name__.lower(), float(similarity.bandwidth(example)))
+    if isinstance(similarity, Kernel) and type(similarity) is type(NAMED.get(_known(similarity))):
+        return Wanted(_known(similarity), _width(similarity, example))
     if type(similarity) is Cosine:
         return Wanted("cosine", None, float(similarity.temperature(example)))
     if type(similarity) is ScaledDot and similarity.scale is None:
         return Wanted("scaled_dot", None)
+    if isinstance(similarity, Kernel):
+        return Wanted(described(similarity), _width(similarity, example), kernel=similarity)
     plain = {Dot: "dot", Euclidean: "euclidean", Equal: "equal"}
     if type(similarity) in plain:
         return Wanted(plain[type(similarity)], None)

@@ -27,8 +27,6 @@ WIDE = 16
 FEW = 4
 #: … nor where they are so few that a loop along them is over before it is up to speed.
 SHORT = 32
-#: What follows the sums of a pair is dear from so many multiply-adds on.
-DEAR = 10
 
 
 class Traits(NamedTuple):
@@ -94,8 +92,7 @@ def _derived(program: Callable[[], Program], function: Callable[[str], Callback]
     @cache
     def traits() -> Traits:
         own = program()
-        # Of keys as rows, what follows the sums is done pair by pair and not in vectors.
-        return Traits(own.parts, own.proportional, own.pair_cost < DEAR, own.cost)
+        return Traits(own.parts, own.proportional, short_rows=False, cost=own.cost)
 
     forms = ("scores", "row_scores", "row_gradient", "gradient", "kept_scores", "kept_row_scores")
     return TileFunctions(**{form: function(form) for form in forms}, traits=traits)
