@@ -171,6 +171,11 @@ def _hidden_leaves(job: Job, tensors: Sequence[Tensor]) -> list[Tensor]:
     with torch.enable_grad():
         detached = [tensor.detach() for tensor in tensors]
         outputs = job.function(0, *job.arguments(detached, 0, 1))
+    return leaves_behind(outputs)
+
+
+def leaves_behind(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The leaves that some results were computed from, in an order that their graph decides."""
     pending = [out.grad_fn for out in outputs if out.grad_fn is not None]
     seen, leaves = set(pending), []
     while pending:

@@ -62,15 +62,24 @@ FOLLOW = 150e-6
 
 def estimate(problem: Problem) -> float | str:
     """The seconds it would take; pairs that masks by position leave out are not visited."""
-    share = 1.0 if problem.mask is None else problem.mask.share(problem.n, problem.m)
+    pairs, more = share(problem), 0.0
+    if problem.mask is not None:
+        more = cost.seconds(problem, "mask", "fused", pairs)
     family = problem.similarity.family
-    if family in ("additive", "gated", "distance"):
-        return cost.seconds(problem, "fused", family, share=share)
+    if family in ("additive", "gated", "distance", "steps"):
+        return more + cost.seconds(problem, "fused", family, pairs)
     if problem.pairs * problem.dim < FEW_FEATURES and not was_traced(problem.similarity.formula):
         return (
             f"a formula is compiled for {FEW_FEATURES:,} features of pairs or more, or once it was"
         )
-    return FOLLOW + cost.seconds(problem, "fused", "distance", share=share)
+    return more + FOLLOW + cost.seconds(problem, "fused", "distance", pairs)
+
+
+def share(problem: Problem) -> float:
+    """The share of pairs that is visited: those of the mask, by tiles of a few queries."""
+    if problem.mask is None:
+        return 1.0
+    return min(1.0, problem.mask.share(problem.n, problem.m) + ROWS / (2 * problem.n))
 
 
 def _only_runs(problem: Problem, parts: Parts) -> bool:
