@@ -102,6 +102,20 @@ def test_function_transforms(operator: str, mask: Any, monkeypatch: pytest.Monke
     torch.testing.assert_close(found, reference)
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "make", [qkv.Gaussian, lambda: qkv.Epanechnikov([0.7] * 5), lambda: qkv.Cosine(0.5)]
+)
+def test_a_similarity_may_be_made_inside_of_what_is_compiled(make: Any) -> None:
+    def function(*tensors: Tensor) -> Tensor:
+        return qkv.attend(*tensors, similarity=make())
+
+    torch._dynamo.reset()
+    tensors = [torch.randn(2, 7, 5) for _ in range(3)]
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*tensors), function(*tensors))
+
+
 def test_custom_operators_pass_torchs_own_checks() -> None:
     torch.library.opcheck(dropout.row_keys, (torch.tensor(5), 7))
     keys = torch.arange(14, dtype=torch.int32)
@@ -134,3 +148,4 @@ def test_the_private_names_of_torch_that_are_used_are_there() -> None:
     assert torch._C._is_any_autocast_enabled() is False
     assert torch.autograd.forward_ad._current_level == -1
     assert sdpa.FLASH_BACKWARD is not None
+    assert torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters() == []

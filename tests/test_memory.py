@@ -80,3 +80,18 @@ def test_streamed_is_linear_forwards_and_backwards(similarity: Any, batch: tuple
     tiles = min(_extra(lambda: run("streamed")) for _ in range(2))
     assert tiles < 120  # up to 84 has been seen: some twenty tensors of a tile of 4 MB
     assert _extra(lambda: run("dense")) > 2 * tiles
+
+
+@pytest.mark.parametrize(
+    ("similarity", "n"), [(None, 3072), (qkv.Laplacian(), 1024)], ids=["sdpa", "fused"]
+)
+def test_second_derivatives_are_linear(similarity: Any, n: int) -> None:
+    """The plain formula holds many blocks of 32 MB: weights, or differences of pairs."""
+    query = torch.randn(1, n, 8, requires_grad=True)
+
+    def run() -> None:
+        answer = qkv.attend(query, query, query, similarity=similarity)
+        (first,) = torch.autograd.grad(answer.square().sum(), query, create_graph=True)
+        torch.autograd.grad(first.square().sum(), query)
+
+    assert _extra(run) < 110

@@ -28,6 +28,28 @@ def in_transform() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
+def in_forward_mode() -> bool:
+    """True where tangents are carried along, as in torch.func.jvp."""
+    # The public surface has no such question; the name is checked by a test.
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
+def takes_plain_formula() -> bool:
+    """True in forward mode, and where one transform differentiates what another did.
+
+    Kernels have gradients, but neither tangents nor, inside of transforms, second derivatives.
+    """
+    if in_forward_mode():
+        return True
+    if torch.compiler.is_compiling() or not in_transform():
+        return False
+    from torch._C._functorch import TransformType
+    from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
+
+    kinds = [level.key() for level in retrieve_all_functorch_interpreters()]
+    return kinds.count(TransformType.Grad) > 1
+
+
 def sizes_are_known(*sizes: int) -> bool:
     """False where one is a symbol: the graph being traced is to serve other sizes too.
 

@@ -28,6 +28,7 @@ SUITES = [
     "noregret",
     "crossover",
     "cluster",
+    "models",
 ]
 
 

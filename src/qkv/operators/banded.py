@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv import cost
+from qkv.looking import takes_plain_formula
 from qkv.mask import Runs
 from qkv.operators.bands import BLOCK, MOST_BLOCKS, groups
 from qkv.operators.base import Cost, Offer, Result
@@ -32,6 +33,8 @@ def refusal(problem: Problem) -> str | None:
         return f"{type(problem.similarity).__name__} is not a dot product"
     if problem.dropout is not None:
         return "PyTorch's kernel knows no dropout"
+    if takes_plain_formula():
+        return "PyTorch's kernel has no forward mode, and second derivatives in no transform"
     if problem.pairs == 0:
         return "there is nothing to compare"
     if FLASH is None or problem.query.device.type not in ("cpu", "meta"):

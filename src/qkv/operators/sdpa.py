@@ -15,12 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import may_look, surely_equal
+from qkv.looking import may_look, surely_equal, takes_plain_formula
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import relative
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import FEW_KEYS, FLASH, FLASH_BACKWARD, flash, four_axes, plain_attention
+from qkv.operators.second_order import Gradients
 from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
@@ -40,6 +41,8 @@ def refusal(problem: Problem) -> str | None:
         return "PyTorch's kernel knows no dropout and would go dense"
     if problem.pairs == 0:
         return "there is nothing to compare"
+    if takes_plain_formula():
+        return "PyTorch's kernel has no forward mode, and second derivatives in no transform"
     if mask is not None and mask.needs_scores:
         return f"{mask!r} ranks scores, which PyTorch's kernel does not give out"
     if problem.bias is not None and problem.bias.requires_grad and torch.is_grad_enabled():
@@ -249,7 +252,7 @@ def _kernel(
 
 
 class _TwiceDifferentiable(torch.autograd.Function):
-    """The kernel with its own backward, and the plain formula where that is differentiated."""
+    """The kernel with its own backward, which may itself be differentiated."""
 
     @staticmethod
     def forward(
@@ -270,24 +273,54 @@ class _TwiceDifferentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        query, key, value, mask, out, log_total = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            plain = plain_attention(query, key, value, mask, ctx.causal, ctx.scale)
-            wanted = [x for x in (query, key, value) if x.requires_grad]
-            found = iter(torch.autograd.grad(plain, wanted, grad, create_graph=True))
-            grads = tuple(next(found) if x.requires_grad else None for x in (query, key, value))
-        else:
-            assert FLASH_BACKWARD is not None
-            grads = FLASH_BACKWARD(
-                grad,
-                query,
-                key,
-                value,
-                out,
-                log_total,
-                0.0,
-                ctx.causal,
-                attn_mask=mask,
-                scale=ctx.scale,
-            )
+        arguments = (grad, *ctx.saved_tensors, ctx.causal, ctx.scale)
+        pull: Any = _Backward.apply if torch.is_grad_enabled() else _pull
+        grads = pull(*arguments)
         return (*grads, None, None, None)
+
+
+class _Backward(torch.autograd.Function):
+    """The kernel's backward, and the plain formula in tiles where that is differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        grad, query, key, value, mask, _, _, ctx.causal, ctx.scale = arguments
+        ctx.save_for_backward(grad, query, key, value, mask)
+        return _pull(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Any:
+        grad, query, key, value, mask = ctx.saved_tensors
+
+        def tile(start: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor]:
+            own, stop = mask, start + query.shape[-2]
+            if mask is not None and mask.shape[-2] != 1:
+                own = mask[..., start:stop, :]
+            if ctx.causal:
+                keys = torch.arange(key.shape[-2], device=key.device)
+                own = torch.where(keys <= keys[start:stop].unsqueeze(-1), 0.0, -torch.inf)
+            return (plain_attention(query, key, value, own, False, ctx.scale),)
+
+        row = query.element_size() * query.shape[:-2].numel() * key.shape[-2]
+        found = Gradients(tile, [query], [key, value], [grad], upstream).pull(
+            rows_at_once(TILE_BYTES // 2, row)
+        )
+        return *found.grads, *found.rows, *found.whole, *(None,) * 5
+
+
+def _pull(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    out: Tensor,
+    log_total: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of query, key and value, by the kernel."""
+    assert FLASH_BACKWARD is not None
+    return FLASH_BACKWARD(  # type: ignore[no-any-return]
+        grad, query, key, value, out, log_total, 0.0, causal, attn_mask=mask, scale=scale
+    )

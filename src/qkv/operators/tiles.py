@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkv.looking import in_transform, sizes_are_known
+from qkv.looking import in_forward_mode, in_transform, sizes_are_known
 
 #: (start, *rows, *whole) -> outputs whose axis -2 is that of the rows.
 TileFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
@@ -52,7 +52,7 @@ def in_tiles(
         return function(0, *tensors)
     if torch.compiler.is_compiling() and torch.is_grad_enabled():
         return _joined(job, tensors, _checkpointed)
-    if torch.compiler.is_compiling() or in_transform():
+    if torch.compiler.is_compiling() or in_transform() or in_forward_mode():
         # Function transforms allow no recomputation; there the tiles are kept.
         return _joined(job, tensors, _called)
     hidden = _hidden_leaves(job, tensors) if torch.is_grad_enabled() else []

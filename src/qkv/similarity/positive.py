@@ -21,6 +21,16 @@ class Positive(nn.Module):
     ) -> None:
         super().__init__()
         self.name = name
+        self.size: int | None = None
+        self.fixed: float | list[float] | None = None
+        self.log: nn.Parameter | None = None
+        if isinstance(value, float | int) and not learnable:  # also inside of what is compiled
+            self.fixed = _checked(name, float(value))
+            return
+        if isinstance(value, list | tuple) and value and not learnable:
+            self.fixed = [_checked(name, float(number)) for number in value]
+            self.size = len(value)
+            return
         numbers = torch.as_tensor(value, dtype=torch.float64)
         if numbers.ndim > 1 or numbers.numel() == 0:
             raise ValueError(
@@ -28,11 +38,12 @@ class Positive(nn.Module):
                 f"got shape {tuple(numbers.shape)}"
             )
         for number in numbers.flatten().tolist():
-            if not (number > 0 and math.isfinite(number)):
-                raise ValueError(f"{name} must be positive and finite; got {number}")
+            _checked(name, number)
         self.size = numbers.numel() if numbers.ndim else None
-        self.fixed: float | list[float] | None = None if learnable else numbers.tolist()
-        self.log = nn.Parameter(numbers.log().to(torch.get_default_dtype())) if learnable else None
+        if learnable:
+            self.log = nn.Parameter(numbers.log().to(torch.get_default_dtype()))
+        else:
+            self.fixed = numbers.tolist()
 
     def check(self, dim: int) -> None:
         if self.size not in (None, 1, dim):
@@ -55,3 +66,9 @@ class Positive(nn.Module):
         if self.log is not None:
             return f"{self.log.detach().exp().tolist()}, learnable=True"
         return f"{self.fixed}"
+
+
+def _checked(name: str, number: float) -> float:
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError(f"{name} must be positive and finite; got {number}")
+    return number

@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv import cost
 from qkv.formula import PROGRAMS
 from qkv.formula.forms import was_traced
-from qkv.looking import in_transform
+from qkv.looking import in_forward_mode, in_transform
 from qkv.mask import Parts, Runs
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators.base import Cost, Offer, Result
@@ -31,7 +31,7 @@ def refusal(problem: Problem) -> str | None:
         return "the kernels are compiled for CPUs"
     if problem.pairs * problem.query.shape[-1] * problem.value.shape[-1] == 0:
         return "there is nothing to compare"
-    if in_transform():
+    if in_transform() or in_forward_mode():
         return "torch's function transforms do not see into the kernels"
     return None
 

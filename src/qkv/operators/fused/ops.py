@@ -9,12 +9,15 @@ from torch import Tensor, nn
 
 from qkv.jit.arguments import NAMES
 from qkv.looking import may_look, sizes_are_known
+from qkv.memory import TILE_BYTES
 from qkv.operators.fused import backward as backward_driver
 from qkv.operators.fused import execute, reference
 from qkv.operators.fused import forward as forward_driver
 from qkv.operators.fused.execute import Answered, Wanted
-from qkv.operators.fused.launch import TENSORS, Call
+from qkv.operators.fused.launch import BIAS, TENSORS, Call
 from qkv.operators.fused.registry import functions_of
+from qkv.operators.second_order import Gradients
+from qkv.operators.tiles import rows_at_once
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
 # key, value and answer. They are a quarter of its work.
@@ -169,35 +172,41 @@ def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 
 def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
-    """The second order, through the reference: dense, and differentiable as often as one likes."""
-    grad_answer, grad_log_total, *inputs = ctx.saved_tensors
-    with torch.enable_grad():
-        leaves: list[Any] = [
-            None if t is None else t.detach().requires_grad_()
-            for t in (*inputs[:5], grad_answer, grad_log_total)
-        ]
-        call = Call._make([*leaves[:5], *inputs[5:], ctx.kind, ctx.rate])
-        outputs = reference.attend(call)
-        first = [t for t in leaves[:5] if t is not None]
-        gradients = torch.autograd.grad(
-            outputs, first, leaves[5:], create_graph=True, materialize_grads=True
-        )
-        pairs = [
-            (gradient, up)
-            for gradient, up in zip(gradients, upstream, strict=False)
-            if gradient.requires_grad and up.shape == gradient.shape
-        ]
-        present = [t for t in leaves if t is not None]
-        second = iter(
-            torch.autograd.grad(
-                [pair[0] for pair in pairs],
-                present,
-                [pair[1] for pair in pairs],
-                allow_unused=True,
-            )
-        )
-    found = [None if t is None else next(second) for t in leaves]
-    return (found[5], found[6], None, None, None, None, *found[:5], *(None,) * 7)
+    """The second order, through the reference, a tile of queries at a time."""
+    grad_answer, grad_log_total, *tensors = ctx.saved_tensors
+    call = Call._make([*tensors, ctx.kind, ctx.rate])
+    bias = call.bias
+    in_rows = bias is not None and bias.shape[-2] == call.query.shape[-2]
+
+    def tile(start: int, query: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        rest: list[Any] = list(others)  # key, value, parameter, and the bias among them
+        added = None if bias is None else rest.pop(0 if in_rows else -1)
+        part = reference.rows_of(call, start, start + query.shape[-2])
+        own = Call._make((query, *rest, added, *part[BIAS + 1 :]))
+        answer, log_total = reference.attend(own)
+        return answer, log_total.unsqueeze(-1)
+
+    rows, whole = [call.query], [call.key, call.value, call.parameter]
+    ups: list[Any] = [upstream[0], *upstream[1:4]]
+    if bias is not None:
+        (rows if in_rows else whole).append(bias)
+        up = upstream[4] if ctx.bias_wanted else None
+        ups.insert(1 if in_rows else len(ups), up)
+    batch = grad_answer.shape[:-2].numel()
+    row = grad_answer.element_size() * batch * call.key.shape[-2] * call.key.shape[-1]
+    gradients = Gradients(tile, rows, whole, [grad_answer, grad_log_total.unsqueeze(-1)], ups)
+    found = gradients.pull(rows_at_once(TILE_BYTES // 2, row))  # a graph of some 30 such blocks
+    of_answer, of_total = found.grads
+    of_query, *of_rows = found.rows
+    of_key, of_value, of_parameter, *of_whole = found.whole
+    of_bias = next(iter((*of_rows, *of_whole)), None)
+    return (
+        of_answer,
+        None if of_total is None else of_total.squeeze(-1),
+        *(None,) * 4,
+        *(of_query, of_key, of_value, of_parameter, of_bias),
+        *(None,) * 7,
+    )
 
 
 torch.library.register_autograd(

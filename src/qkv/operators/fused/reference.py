@@ -1,6 +1,6 @@
 """The same attention in plain, dense torch: what the kernels compute, fit to be differentiated.
 
-It serves second derivatives, and builds the whole (queries, keys) block.
+It serves second derivatives, and builds the block (queries, keys) of the queries it is given.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from qkv.dropout import Dropout
+from qkv.looking import is_eager
 from qkv.normalize import normalize
+from qkv.operators.fused.additive_scores import additive_scores
 from qkv.operators.fused.launch import Call
 from qkv.operators.fused.registry import program_of_kind
 from qkv.similarity.base import log_or_never
@@ -20,9 +22,29 @@ def log_scores(kind: str, query: Tensor, key: Tensor, parameter: Tensor) -> Tens
     program = program_of_kind(kind)
     if program is None:
         assert kind == "additive"
+        if is_eager(query, key, parameter):
+            return additive_scores(query, key, parameter)
         return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ parameter
     scores = program.scores(query, key, parameter)
     return log_or_never(scores) if program.proportional else scores
+
+
+def rows_of(call: Call, start: int, stop: int) -> Call:
+    """The same call for the queries `start` to `stop` alone."""
+
+    def part(tensor: Tensor | None, axis: int) -> Tensor | None:
+        if tensor is None or tensor.ndim < -axis or tensor.shape[axis] == 1:
+            return tensor
+        return tensor.narrow(axis, start, stop - start)
+
+    return call._replace(
+        query=call.query.narrow(-2, start, stop - start),
+        bias=part(call.bias, -2),
+        start=part(call.start, -1),
+        stop=part(call.stop, -1),
+        mask=part(call.mask, -2),
+        row_key=part(call.row_key, -1),
+    )
 
 
 def attend(call: Call) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import in_transform, sizes_are_known
+from qkv.looking import in_forward_mode, in_transform, sizes_are_known
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.lookup import ops
 from qkv.problem import Problem
@@ -32,7 +32,7 @@ def refusal(problem: Problem) -> str | None:
         return "there is nothing to compare"
     if sizes_are_known(problem.m) and problem.m >= 2**30:
         return "places of keys are kept in 32 bits"
-    if in_transform():
+    if in_transform() or in_forward_mode():
         return "torch's function transforms do not see into the loops"
     return None
 
