@@ -34,6 +34,7 @@ ORDER = [
     "plan",
     "pooling",
     "summary",
+    "cluster",
     "nn",
     "integrations",
     "recording",
@@ -52,6 +53,7 @@ ORDER = [
     "explore",
     "benchmarks",
     "cli",
+    "__main__",
 ]
 
 

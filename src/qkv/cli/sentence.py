@@ -9,12 +9,13 @@ import typer
 from rich.console import Console
 
 from qkv.cli.app import app
+from qkv.cli.names import check_similarity, check_suffix
 
 if TYPE_CHECKING:
     from qkv.words.sentence import Looking
 
 
-@app.command()
+@app.command(short_help="Show what each word of a sentence looks at.")
 def sentence(
     text: Annotated[str, typer.Argument(metavar="SENTENCE", help="Words that look at each other.")],
     similarity: Annotated[
@@ -43,15 +44,14 @@ def sentence(
     json: Annotated[bool, typer.Option("--json", help="Print words and weights as JSON.")] = False,
 ) -> None:
     """Show what each word of a sentence looks at: by word vectors, or inside a model."""
+    _check(similarity, temperature, model, layer, head, {"rollout": rollout, "pieces": pieces})
+    check_suffix(plot, "--plot", ".svg", ".pdf", ".png")
+    check_suffix(html, "--html", ".html", ".htm")
     from qkv import terminal
 
     if model is None:
-        _refuse("belongs to --model", layer=layer, head=head)
-        _refuse("belongs to --model", rollout=rollout or None, pieces=pieces or None)
         looking = _by_vectors(text, similarity, temperature)
     else:
-        why = "belongs to word vectors, not to --model"
-        _refuse(why, similarity=similarity, temperature=temperature)
         looking = _inside(text, model, layer, head, rollout, pieces)
     rows = None if query is None else looking.of(query)
     console = Console()
@@ -69,8 +69,10 @@ def sentence(
         console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
     if plot is not None:
         _draw(looking, rows, plot)
+        console.print(f"figure: {plot}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if html is not None:
         _write(looking, layer, head, text, html)
+        console.print(f"page: {html}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _by_vectors(text: str, similarity: str | None, temperature: float | None) -> Looking:
@@ -89,8 +91,6 @@ def _inside(
         from qkv.words.sentence import by_minilm
 
         return by_minilm(text, layer, head)
-    if model != "minilm" and not Path(model).is_dir():
-        raise ValueError(f"--model must be minilm or a folder; got {model!r}")
     from qkv.words.pieces import by_pieces
 
     return by_pieces(text, None if model == "minilm" else model, layer, head, rollout)
@@ -103,6 +103,27 @@ def _print_json(looking: Looking, rows: list[int] | None) -> None:
     weights = [looking.weights[row].tolist() for row in chosen]
     queries = [looking.words[row] for row in chosen]
     print(json.dumps({"queries": queries, "keys": looking.words, "weights": weights}))  # noqa: T201
+
+
+def _check(
+    similarity: str | None,
+    temperature: float | None,
+    model: str | None,
+    layer: int | None,
+    head: int | None,
+    more: dict[str, bool],
+) -> None:
+    """Options that do not fit each other, before anything heavy is imported."""
+    if model is None:
+        _refuse("belongs to --model", layer=layer, head=head)
+        _refuse("belongs to --model", **{name: given or None for name, given in more.items()})
+        check_similarity(similarity, learned=False)
+        return
+    if model != "minilm" and not Path(model).is_dir():
+        raise ValueError(f"--model must be minilm or a folder; got {model!r}")
+    _refuse(
+        "belongs to word vectors, not to --model", similarity=similarity, temperature=temperature
+    )
 
 
 def _refuse(why: str, **options: object) -> None:
@@ -130,5 +151,8 @@ def _write(looking: Looking, layer: int | None, head: int | None, title: str, pa
     else:
         layers = range(len(looking.every)) if layer is None else [layer]
         heads = None if head is None else [str(head)]
-        page = qkv.view(looking.every, looking.words, layers=layers, heads=heads, title=title)
+        page = qkv.view(
+            looking.every, looking.words, layers=layers, heads=heads, title=title,
+            start=(len(looking.every) - 1, None),  # what the terminal showed
+        )  # fmt: skip
     page.save(path)
