@@ -160,7 +160,7 @@ def new_page(
 ) -> Page:
     """A page that reaches this server alone; what it asks for and what goes wrong is noted."""
     context = browser.new_context(
-        **{"viewport": {"width": 1200, "height": 900}, "accept_downloads": True, **options}
+        **{"viewport": {"width": 1280, "height": 900}, "accept_downloads": True, **options}
     )
     page = context.new_page()
     page.set_default_timeout(10_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -10,12 +11,15 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from explored import _MAIN, Server, served
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from qkv.explore.workers import Busy, Gone, Ticket, TooLong, Workers
 
 JSON = {"content_type": "application/json"}
 
@@ -155,6 +159,64 @@ def test_a_client_that_leaves_does_not_hold_a_worker(server: Server) -> None:
     assert time.perf_counter() - start < 5  # forty searches take longer
 
 
+class Visitor:
+    """A request whose client leaves when it is told to."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+
+    async def receive(self) -> dict[str, str]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+def test_work_ends_when_its_client_leaves_or_its_time_is_over() -> None:
+    """With one thread: what comes next is answered only if that thread is free again."""
+    ended: list[str] = []
+
+    def endless(ticket: Ticket) -> None:
+        try:
+            while True:
+                ticket.check()
+                time.sleep(0.002)
+        except Gone:
+            ended.append("endless")
+            raise
+
+    async def story() -> None:
+        workers = Workers(threads=1, waiting=2, seconds=0.5)
+        leaving, waiting = Visitor(), Visitor()
+        first = asyncio.create_task(workers.run(leaving, endless))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(workers.run(waiting, lambda _: 23))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Busy):
+            await workers.run(Visitor(), lambda _: 29)
+        assert not second.done()
+        leaving.left.set()
+        with pytest.raises(Gone):
+            await first
+        assert await second == 23
+        with pytest.raises(TooLong):
+            await workers.run(Visitor(), endless)
+        assert await workers.run(Visitor(), lambda _: 31) == 31
+        await asyncio.sleep(0.05)
+        assert ended == ["endless", "endless"]
+        # Work that waits for a thread is not begun for who has left.
+        begun: list[int] = []
+        gone = Visitor()
+        gone.left.set()
+        slow = asyncio.create_task(workers.run(Visitor(), lambda _: time.sleep(0.1)))
+        with pytest.raises(Gone):
+            await workers.run(gone, lambda _: begun.append(1))
+        await slow
+        assert begun == []
+        workers.stop()
+
+    with ThreadPoolExecutor(1) as beside:  # the browser's driver has this thread's event loop
+        beside.submit(lambda: asyncio.run(story())).result()
+
+
 def test_many_at_once_are_answered_or_told_to_wait(server: Server) -> None:
     found: list[tuple[int, float]] = []
 
@@ -180,7 +242,7 @@ anything = st.recursive(
 #: Fields of all rooms, and what each of these does with them.
 FIELDS = """query kernel bandwidth degree level seed count noise edits source x y key value
 similarity where low high text layer head row column temperature mask size painted formula left
-right tokens beam model"""
+right tokens beam model also by weight decay half_life as_of"""
 ACTIONS = """pooling/ask pooling/points pooling/curve pooling/kernels pooling/choose pooling/columns
 table/columns table/ask table/curve similarity/compare sentence/look sentence/cell sentence/view
 sentence/page translate/progress translate/run"""
@@ -189,7 +251,8 @@ names, actions = st.sampled_from(FIELDS.split()), st.sampled_from(ACTIONS.split(
 likely = st.sampled_from(
     ["minilm", "vectors", "formula", "painted", "topk", "gaussian", "boxcar", "fuzzy", "equal",
      "q", "dot(q,k)", "1/0", "log(-1)", "a:1,1", "a:1,1;b:-1,9", "name", "joined", "students",
-     "year", 1, 2, 3, 0.5, 1e-9, 1e12, -1, "1", "101", "x = 1"]
+     "year", "field", "gpa", "90d", [{"key": "field", "query": "civil"}], [{"key": "year"}] * 2,
+     1, 2, 3, 0.5, 1e-9, 1e12, -1, "1", "101", "x = 1"]
 )  # fmt: skip
 texts = st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))
 

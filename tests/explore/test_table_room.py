@@ -151,6 +151,14 @@ def test_uploads_are_found_by_what_they_hold(server: Server) -> None:
     assert server.answer("table/ask", {**body, "bandwidth": 1e-3})["value"] == pytest.approx(2.5)
 
 
+def test_groups_beyond_the_limit_are_refused(server: Server) -> None:
+    _, said = server.upload(("k,v\n" + "".join(f"{i},{i}\n" for i in range(2001))).encode())
+    body = {"source": said["source"], "key": "v", "value": "v", "query": "5", "by": "k"}
+    assert server.ask("table/ask", body) == (
+        400, {"error": "by must name a column of at most 2,000 different entries; 'k' has 2,001"},
+    )  # fmt: skip
+
+
 def test_rows_beyond_the_limit_are_refused(server: Server) -> None:
     status, said = server.upload(b"x,y\n" + b"1,2\n" * 200_001)
     assert status == 400

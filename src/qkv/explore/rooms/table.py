@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import qkv
+from qkv.explore import limits
 from qkv.explore.desk import Desk
 from qkv.explore.fields import Fields
 from qkv.explore.table_question import (
@@ -55,6 +56,7 @@ def ask(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
     question = Question.of(fields)
     database = question.database(desk)
     query, options = question.query(database.schema), question.options(database.schema)
+    _check_groups(question, desk)
     top = None if question.by else TOP
     answer = database.query(query, **options, top=top, progress=ticket.check)
     code = {
@@ -105,6 +107,7 @@ def curve(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
     options = question.options(database.schema)
     if options["similarity"] == "equal":
         raise ValueError("a curve needs a kernel: equal keys alone say nothing in between")
+    _check_groups(question, desk)
     found = database.curve(grid, **options, progress=ticket.check)
     lines = dict(list(found.items())[:LINES]) if question.by else {None: found}
     return {
@@ -120,6 +123,18 @@ def _line(curve: Any) -> dict[str, Any]:
 
 
 ACTIONS = {"columns": columns, "ask": ask, "curve": curve}
+
+
+def _check_groups(question: Question, desk: Desk) -> None:
+    """Answers for very many groups take long to write down, and nobody could look at them."""
+    if question.source == "open" or question.by not in rows_of(question.source, desk).column_names:
+        return
+    groups = pc.count_distinct(rows_of(question.source, desk)[question.by], mode="all").as_py()
+    if groups > limits.GROUPS:
+        raise ValueError(
+            f"by must name a column of at most {limits.GROUPS:,} different entries; "
+            f"{question.by!r} has {groups:,}"
+        )
 
 
 def _ends(table: pa.Table | None, name: str, kind: Kind) -> list[float] | None:

@@ -4,11 +4,13 @@ import { h, format } from "../dom.js";
 import { Figure } from "../figure.js";
 import { nearest, tips } from "../chart.js";
 
-const STEP = 58; // pixels from one token to the next
+const [NEAR, FAR] = [58, 84]; // pixels from one token to the next, as there is room
 const ROW = 30;
 const TOP = 34;
 
 const FATES = { kept: "goes on", ended: "ends here", pruned: "pruned: others were likelier" };
+// Log p as short as it can be told.
+const brief = (number) => (Math.abs(number) < 0.005 ? "−0" : format(number, 3));
 const piece = (text) => (text === " " ? "␣" : text);
 
 // `found()` is the answer of translate/run, `rank()` the hypothesis that is looked at.
@@ -27,17 +29,18 @@ export function beamTree({ found, rank }, shell) {
     const order = { kept: 0, ended: 1, pruned: 2 };
     for (const own of steps) [...own].sort((a, b) => order[tree[a].fate] - order[tree[b].fate]).forEach((i, at) => { row[i] = at; });
     const deepest = Math.max(...steps.map((own) => own.length));
-    laid = { tree, row, steps: steps.length, width: 40 + STEP * steps.length + 60, height: TOP + ROW * deepest + 8, ways: beam.map((one) => one.way) };
+    const apart = Math.max(NEAR, Math.min(FAR, (scroll.clientWidth - 70) / steps.length));
+    laid = { tree, row, apart, steps: steps.length, width: 70 + apart * steps.length, height: TOP + ROW * deepest + 8, ways: beam.map((one) => one.way) };
     return laid;
   }
-  const place = (i) => (i < 0 ? { x: 14, y: TOP } : { x: 40 + STEP * laid.tree[i].step, y: TOP + ROW * laid.row[i] });
+  const place = (i) => (i < 0 ? { x: 14, y: TOP } : { x: 40 + laid.apart * laid.tree[i].step, y: TOP + ROW * laid.row[i] });
 
   function draw(scene) {
     if (!found()) return;
     const { tree, ways } = layout();
     const best = new Set(ways[Math.min(rank(), ways.length - 1)]);
     scene.text(14, 12, "begin", "muted", { size: 10, anchor: "middle" });
-    for (let step = 0; step < laid.steps; step++) scene.text(40 + STEP * step, 12, String(step + 1), "muted", { size: 10, anchor: "middle" });
+    for (let step = 0; step < laid.steps; step++) scene.text(40 + laid.apart * step, 12, String(step + 1), "muted", { size: 10, anchor: "middle" });
     scene.circle(14, TOP, 4, "answer");
     tree.forEach((node, i) => {
       const [from, to] = [place(node.parent), place(i)];
@@ -50,7 +53,7 @@ export function beamTree({ found, rank }, shell) {
       const colour = own ? "answer" : node.fate === "pruned" ? "muted" : "ink";
       if (node.fate === "ended") scene.rect(x - 10, y - 10, 20, 20, "cell", { stroke: own ? "answer" : "muted" });
       scene.text(x, y + 5, piece(node.text).slice(0, 6), colour, { anchor: "middle", size: node.fate === "pruned" ? 12 : 14, weight: own ? 700 : node.fate === "pruned" ? 400 : 600 });
-      scene.text(x + 12, y - 5, node.score === null || node.fate !== "ended" ? format(node.total, 2) : format(node.score, 3), colour, { size: 9 });
+      scene.text(x + 12, y - 5, brief(node.fate === "ended" ? node.score : node.total), colour, { size: 9 });
     });
   }
 

@@ -2,7 +2,7 @@
 
 import { h, field, select, setOptions, button, slider, format, tinted } from "../dom.js";
 import { Figure, axes, span } from "../figure.js";
-import { along, nearest, tips, zoom } from "../chart.js";
+import { along as alongX, nearest, tips, zoom } from "../chart.js";
 import { furtherTerms } from "./table_terms.js";
 import { Channel } from "../ask.js";
 import { dropPlace } from "../drop.js";
@@ -309,7 +309,7 @@ function open(state, shell) {
     return { x: curve.places.sx(grid[at]), y: line.value[at] === null ? curve.places.bottom : curve.places.sy(line.value[at]), text: `${whose}${s().key} ${format(grid[at])}: ${shown(line.value[at])}${line.low[at] === null ? "" : `, mean within ${interval([line.low[at], line.high[at]])}`}` };
   };
   const points = () => (told.curve && curve.places ? told.curve.grid.length * told.curve.lines.length : 0);
-  tips(curve, { count: points, at: onCurve, near: (x, y) => (told.curve?.lines.length > 1 ? nearest(x, y, points(), onCurve, Infinity) : along(x, points(), onCurve)) }, shell);
+  tips(curve, { count: points, at: onCurve, near: (x, y) => (told.curve?.lines.length > 1 ? nearest(x, y, points(), onCurve, Infinity) : alongX(x, points(), onCurve)) }, shell);
   const zoomCurve = zoom(curve, "range", {
     all: () => column(s().key)?.ends ?? keyEnds() ?? [0, 1], view: () => range() ?? [0, 1],
     show: (to) => state.set(to ? { low: String(to[0]), high: String(to[1]) } : { low: "", high: "" }),
