@@ -91,8 +91,13 @@ def test_what_is_not_distributed_is_named(client: Any) -> None:
         model.predict(query[:, :1])
 
 
-def test_without_a_client_one_is_asked_for() -> None:
+def test_without_a_client_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, _ = _data(2)
+
+    def nobody() -> None:
+        raise ValueError("No global client found and no address provided")
+
+    monkeypatch.setattr(distributed, "get_client", nobody)
     with pytest.raises(ValueError, match=r"^fit on Dask arrays needs a dask.distributed.Client"):
         qkv.NadarayaWatsonRegressor(bandwidth=1.0).fit(
             arrays.from_array(x, (70, 2)), arrays.from_array(y, 70)

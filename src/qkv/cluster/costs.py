@@ -132,9 +132,10 @@ class TableCosts:
         )
 
 
-#: Of what a part sends: the sample for the picture, what is sent beside it, and each query's sums.
-SAMPLE_BYTES_PER_COLUMN = 1024 * 9
-RESULT_BYTES, QUERY_BYTES = 4096, 200
+#: Of what a part sends: a row of the sample for the picture, of which there are 512 to 1,024; what
+#: is sent beside it; and each query's sums, with five rows that lead.
+SAMPLE_ROWS, NUMBER_BYTES = 768, 8
+RESULT_BYTES, QUERY_BYTES = 2_000, 220
 #: Rows that a worker holds at once, decoded and read ahead.
 _ROWS_HELD = 6 * 2**17
 
@@ -152,7 +153,7 @@ def table_costs(
     """The costs of numbers asked of numbers: `columns` are read of each row."""
     rates = rates or Rates()
     parts = max(1, min(most_parts, -(-rows // part_rows)))
-    result = RESULT_BYTES + SAMPLE_BYTES_PER_COLUMN * columns + QUERY_BYTES * queries
+    result = RESULT_BYTES + SAMPLE_ROWS * NUMBER_BYTES * columns + QUERY_BYTES * queries
     work = rows * queries**0.5 / (rates.rows * min(workers, parts))
     memory = _ROWS_HELD * columns * 8 + 16 * result
     return TableCosts(rows, workers, parts, result, memory, work + parts / rates.parts)

@@ -152,6 +152,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a file: safetensors and JSON, no code, whole or not at all."""
         check_is_fitted(self)
+        self._check_here()
         storage.save(self, Path(path))
 
     @classmethod
@@ -170,12 +171,15 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
 
     def _keys(self, X: Any) -> Keys:  # noqa: N803
         check_is_fitted(self)
+        self._check_here()
+        return self.columns_.keys(self, X)
+
+    def _check_here(self) -> None:
         if self._is_lazy:
             raise ValueError(
                 "of a model that was fitted on Dask arrays only predict and predict_proba are "
                 "distributed"
             )
-        return self.columns_.keys(self, X)
 
     @property
     def _gaze(self) -> tuple[Examples, Kernel, Width]:

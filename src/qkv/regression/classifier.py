@@ -72,14 +72,16 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """The probability of each class in `classes_`, (n, classes)."""
         if self._is_lazy:
-            return self._answer_lazy(X, self.empty, _probabilities)
+            shares: Array = self._answer_lazy(X, self.empty, _probabilities)
+            return shares
         return _probabilities(self._answer(self._keys(X), self.empty))
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """The most probable class, (n,)."""
         policy = "prior" if self.empty == "nan" else self.empty
         if self._is_lazy:
-            return self._answer_lazy(X, policy, partial(_class, self.classes_))
+            names: npt.NDArray[Any] = self._answer_lazy(X, policy, partial(_class, self.classes_))
+            return names
         return _class(self.classes_, self._answer(self._keys(X), policy))
 
 

@@ -139,6 +139,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         For models of one column of numbers, dates or times.
         """
         check_is_fitted(self)
+        self._check_here()
         numbers = self.columns_.numbers
         if len(numbers) != 1 or self.columns_.names or not self._one_output:
             raise ValueError(
@@ -172,6 +173,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1; got {level!r}")
         check_is_fitted(self)
+        self._check_here()
         if self._cannot_tell("the interval"):
             k = self.examples_.target.shape[1]
             return lambda query: self._shaped(np.full((len(query), 2, k), np.nan))
@@ -209,6 +211,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         One example cannot tell: NaN, with a warning.
         """
         check_is_fitted(self)
+        self._check_here()
         examples = self.examples_
         if self._cannot_tell("R²"):
             return math.nan
