@@ -104,6 +104,7 @@ def _answer(problem: Problem, operator: str | None) -> Result:
         result = plan.answer(problem, operator)
         if not result[0].requires_grad and is_finite(result[0]):
             return result
+        problem = problem._replace(asked_again=True)
     quarantined = quarantine(problem)
     answer, log_total = plan.answer(quarantined.problem, operator)
     return quarantined.mark(answer), log_total

@@ -14,11 +14,22 @@ Weights = npt.NDArray[np.floating[Any]]
 
 _LONGEST_LABEL = 16
 
+#: The ground of the least and of the most weight; below this share of the most there is none.
+_LOW, _HIGH, _FAINT = (112, 104, 124), (138, 43, 190), 0.08
+
 
 def shade(share: float) -> str:
-    """The style of a cell from 0 to 1: the deeper the weight, the lighter the ground."""
-    text = "black" if share > 0.6 else "white"
-    return f"{text} on rgb(0,{int(40 + 130 * share)},{int(60 + 90 * share)})"
+    """The style of a cell from 0 to 1: no ground for next to nothing, then ever more purple.
+
+    White on a ground of middling light reads in light and dark terminals, and in 16 colours, where
+    it becomes grey and magenta.
+    """
+    if not share >= _FAINT:
+        return "dim"
+    red, green, blue = (
+        round(low + share * (high - low)) for low, high in zip(_LOW, _HIGH, strict=True)
+    )
+    return f"white on rgb({red},{green},{blue})"
 
 
 def matrix(weights: Weights, queries: Sequence[str], keys: Sequence[str], width: int) -> Text:
@@ -55,7 +66,7 @@ def bars(weights: Weights, keys: Sequence[str], width: int) -> Text:
             f" {weight:.2f} ",
             (
                 "█" * round(room * float(weight) / peak),
-                f"rgb(0,{int(90 + 90 * weight / peak)},150)",
+                f"rgb({_HIGH[0]},{_HIGH[1]},{_HIGH[2]})",
             ),
         )
         for label, weight in zip(labels, weights, strict=True)

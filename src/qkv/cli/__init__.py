@@ -8,6 +8,7 @@ from rich.console import Console
 
 from qkv.cli import (
     bench,
+    doctor,
     explain,
     explore,
     gallery,
@@ -16,13 +17,17 @@ from qkv.cli import (
     regress,
     sentence,
     translate,
+    view,
     warmup,
+    weights,
 )
 from qkv.cli.app import app
+from qkv.cli.plain import speak_plainly
 
 __all__ = [
     "app",
     "bench",
+    "doctor",
     "explain",
     "explore",
     "gallery",
@@ -32,12 +37,15 @@ __all__ = [
     "regress",
     "sentence",
     "translate",
+    "view",
     "warmup",
+    "weights",
 ]
 
 
 def main() -> None:
     """The command `qkv`: a user's mistake is one line and exit code 2, never a traceback."""
+    speak_plainly()
     try:
         app()
     except (ValueError, TypeError, MemoryError, OSError, ImportError) as error:

@@ -12,8 +12,8 @@ app = typer.Typer(
     name="qkv",
     help="An attention engine: ask soft questions, see what was attended to, and why.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # help is plain text: brackets say defaults and are no markup
 )
 
 

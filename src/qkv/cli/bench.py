@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from qkv.benchmarks import SUITES
 from qkv.cli.app import app
+from qkv.cli.names import did_you_mean
 
 
-@app.command()
+@app.command(short_help="Measure speed and memory against peers.")
 def bench(
     suite: Annotated[
         str,
@@ -29,10 +31,15 @@ def bench(
     ] = None,
 ) -> None:
     """Measure speed and memory against peers, as ratios within one run."""
-    from qkv.benchmarks import run
-
     if costs is not None and suite != "crossover":
         raise typer.BadParameter("is measured by `qkv bench crossover` only", param_hint="--costs")
+    if suite not in SUITES:
+        raise ValueError(
+            f"a benchmark must be one of {', '.join(SUITES)}; got {suite!r}"
+            f"{did_you_mean(suite, SUITES)}"
+        )
+    from qkv.benchmarks import run
+
     run(suite, Console(), json)
     if costs is not None:
         from qkv.benchmarks.crossover import write_costs

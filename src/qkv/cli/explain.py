@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+import re
+import textwrap
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from qkv.cli.app import app
+from qkv.cli.names import check_similarity
 
 
-@app.command()
+@app.command(short_help="Say how a computation of some size would be done.")
 def explain(
     queries: Annotated[int, typer.Option(min=1, help="How many queries.")] = 4096,
     keys: Annotated[int, typer.Option(min=1, help="How many keys.")] = 4096,
@@ -24,6 +29,10 @@ def explain(
     window: Annotated[
         int | None, typer.Option(min=0, help="See only so many keys to either side.")
     ] = None,
+    blocks: Annotated[
+        int | None, typer.Option(min=1, help="See only the own block of so many keys.")
+    ] = None,
+    topk: Annotated[int | None, typer.Option(min=1, help="See only so many of the best.")] = None,
     ranks: Annotated[
         int | None, typer.Option(min=1, help="Share queries and keys out to so many processes.")
     ] = None,
@@ -48,22 +57,25 @@ def explain(
     if ranks is not None:
         _explain_ranks((queries, keys), (dim, value_dim), ranks, layout, heads, causal)
         return
+    check_similarity(similarity)
     import torch
 
     from qkv import mask as masks
-    from qkv.gallery import print_plan
     from qkv.pooling import explain as explain_call
     from qkv.similarity import learned
 
-    mask: masks.Mask | None = masks.Causal() if causal else None
-    if window is not None:
-        band = masks.Window(window, window)
-        mask = band if mask is None else mask & band
+    chosen_masks: list[masks.Mask] = [masks.Causal()] if causal else []
+    chosen_masks += [] if window is None else [masks.Window(window, window)]
+    chosen_masks += [] if blocks is None else [masks.Blocks(blocks)]
+    chosen_masks += [] if topk is None else [masks.TopK(topk)]
+    mask = functools.reduce(operator.and_, chosen_masks) if chosen_masks else None
     query, key = torch.randn(queries, dim), torch.randn(keys, dim)
     chosen = learned(similarity, dim, dim, hidden) or similarity
     value = torch.empty(keys, value_dim)
     plan = explain_call(query, key, value, similarity=chosen, mask=mask)
-    print_plan(Console(), plan)
+    console = Console()
+    for line in str(plan).split("\n"):
+        console.print(_hanging(line, console.width), markup=False, highlight=False, soft_wrap=True)
 
 
 def _explain_ranks(
@@ -94,3 +106,10 @@ def _explain_ranks(
         f"about {seconds:,.3g} s forwards, at the rates of one core here and a link of 1 GB/s",
         highlight=False,
     )
+
+
+def _hanging(line: str, width: int) -> str:
+    """The line folded to the width, its rest below where its words began."""
+    words = re.match(r"\W*(?:\w+:?\s+)?", line)
+    indent = min(words.end() if words else 0, width // 2)
+    return textwrap.fill(line, width, subsequent_indent=" " * indent, drop_whitespace=True)

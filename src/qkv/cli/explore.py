@@ -9,7 +9,7 @@ import typer
 from qkv.cli.app import app
 
 
-@app.command()
+@app.command(short_help="Play with attention on a page.")
 def explore(
     open: Annotated[
         str | None,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-@app.command()
+@app.command(short_help="Join two tables softly.")
 def join(
     left: Annotated[str, typer.Argument(help="The table to complete: a file or a folder.")],
     right: Annotated[str, typer.Argument(help="The table to look in.")],

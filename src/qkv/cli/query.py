@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from qkv.cli.app import app
+from qkv.cli.names import check_file, check_suffix
 from qkv.cli.negative import NegativeNumbers
 from qkv.disk import replacing
 
@@ -27,7 +28,7 @@ _DEMO: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }
 
 
-@app.command(cls=NegativeNumbers)
+@app.command(cls=NegativeNumbers, short_help="Ask any table a soft question.")
 def query(
     words: Annotated[
         list[str] | None,
@@ -110,9 +111,11 @@ def query(
     ] = False,
 ) -> None:
     """Ask any table a soft question: which value belongs to a key, or to keys near it."""
+    words = words or []
+    key, value = key or [], value or []
+    _check(words, demo, key, value, plot, out)
     from qkv.table import Database
 
-    words = words or []
     options: dict[str, Any] = {"where": where, "top": rows}
     if scheduler is not None:
         if curve is not None:
@@ -120,15 +123,13 @@ def query(
         from qkv.cluster.jobs import connect
 
         options["client"] = connect(scheduler)
-    if demo and not words and queries is None and key is None:
+    if demo and not words and queries is None and not key:
         for name, (own_key, own_value, asked, how) in _DEMO.items():
             database = Database(_sample(name), key=own_key, value=own_value)
             _answer(
                 database, _parsed(database, [asked]), {**options, **how}, json, plot, out, explain
             )
         return
-    if not key or not value:
-        raise ValueError("query needs --key and --value, the columns to ask and to answer from")
     if demo:
         source: str | Path = _sample_with([*key, *value])
     elif words:
@@ -155,6 +156,45 @@ def query(
     if not asked_for:
         raise ValueError("query needs something to ask: words after the source, or --queries")
     _answer(database, asked_for, options, json, plot, out, explain)
+
+
+def _check(
+    words: list[str],
+    demo: bool,
+    key: list[str],
+    value: list[str],
+    plot: Path | None,
+    out: Path | None,
+) -> None:
+    """What can be told before torch and pyarrow are imported."""
+    if not (demo and not words and not key) and not (key and value):
+        raise ValueError("query needs --key and --value, the columns to ask and to answer from")
+    if words and not demo:
+        check_file(words[0], "the source")
+    check_suffix(plot, "--plot", ".svg", ".pdf", ".png")
+    check_suffix(out, "--out", ".parquet", ".csv")
+
+
+def _suggest(
+    console: Console, database: Database, answer: AnyAnswer, options: dict[str, Any]
+) -> None:
+    """Where no key is equal: the nearest ones, and the similarity that would find them."""
+    if getattr(answer, "found", True) or len(database.key) != 1:
+        return
+    (name,), query = database.key, next(iter(answer.query.values()))
+    if options.get("similarity", {name: "equal"}) not in ("equal", {name: "equal"}):
+        return
+    soft = "fuzzy" if isinstance(query, str) else "gaussian"
+    asked = {**options, "similarity": {name: soft}, "bandwidth": {}, "top": 3}
+    asked.pop("by", None)
+    with contextlib.suppress(ValueError, TypeError):  # a hint that fails is no hint
+        near: Any = database.query(query, **asked)
+        if near.found:
+            keys = ", ".join(dict.fromkeys(str(row[name]) for row in near.rows))
+            console.print(
+                f"No {name} is equal to it. The nearest: {keys}. Ask softly: --similarity {soft}",
+                style="yellow", markup=False, highlight=False,
+            )  # fmt: skip
 
 
 def _csv(**given: str | None) -> dict[str, Any] | None:
@@ -198,11 +238,16 @@ def _answer(
         answers[0].plot(plot)
     if out is not None:
         _write(answers, out)
+    told = Console(stderr=True, soft_wrap=True)  # not into answers that another program reads
+    for name, path in (("figure", plot), ("answers", out)):
+        if path is not None:
+            told.print(f"{name}: {path}", style="dim", markup=False, highlight=False)
     if json:
         _print_json([answer.to_dict() for answer in answers])
     elif out is None or len(answers) <= 10:
         for answer in answers:
             console.print(answer)
+            _suggest(console, database, answer, options)
     else:
         console.print(f"{len(answers):,} answers in {out}", markup=False)
 

@@ -12,11 +12,12 @@ import typer
 from rich.console import Console
 
 from qkv.cli.app import app
+from qkv.cli.names import check_file, check_suffix, did_you_mean
 
 SHOWN = 20  # rows of answers that are printed
 
 
-@app.command()
+@app.command(short_help="Fit a curve through columns of a table.")
 def regress(
     file: Annotated[
         Path, typer.Argument(help="A table: CSV, Parquet or Arrow, or a folder of them.")
@@ -49,10 +50,13 @@ def regress(
     Columns of text are categories, dates count in days, other times in seconds. Rows without a y
     are left out.
     """
-    from qkv.regression import NadarayaWatsonRegressor, Undecided
-
     if at and queries:
         raise ValueError("--at and --queries both say where to ask; give one of them")
+    check_file(file, "the table")
+    check_suffix(plot, "--plot", ".svg", ".pdf", ".png")
+    check_suffix(out, "--out", ".csv", ".parquet")
+    from qkv.regression import NadarayaWatsonRegressor, Undecided
+
     # A row that lacks its only column tells nothing, and nearest neighbours need all of them.
     table, target = _examples(file, x, y, needs_all=len(x) == 1 or bandwidth == "knn")
     model = NadarayaWatsonRegressor(
@@ -100,6 +104,7 @@ def _examples(file: Path, x: list[str], y: str, needs_all: bool) -> tuple[Any, A
         if name not in table.column_names:
             raise ValueError(
                 f"a column must be one of {', '.join(table.column_names)}; got {name!r}"
+                f"{did_you_mean(name, table.column_names)}"
             )
     kind = table.column(y).type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
@@ -181,6 +186,8 @@ def _answer(
     """Print the first answers, and write all of them to `out`."""
     from rich.table import Table
 
+    from qkv.table.report import said
+
     x, y = names
     shown, total = Table(*x, y, f"{level:.0%} of observations", "neighbours"), 0
     with contextlib.ExitStack() as stack:
@@ -193,10 +200,8 @@ def _answer(
                 answer, low, high = (first.column(first.num_columns - k) for k in (3, 2, 1))
                 for row in range(len(first)):
                     entries = [_written(first.column(name)[row].as_py()) for name in x]
-                    bounds = f"{low[row].as_py():.4g} to {high[row].as_py():.4g}"
-                    shown.add_row(
-                        *entries, f"{answer[row].as_py():.4g}", bounds, f"{near[row]:.0f}"
-                    )
+                    bounds = f"{said(low[row].as_py())} to {said(high[row].as_py())}"
+                    shown.add_row(*entries, said(answer[row].as_py()), bounds, f"{near[row]:.0f}")
             if write is not None:
                 write(batch)
     console.print(shown)

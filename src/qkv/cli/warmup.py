@@ -12,7 +12,7 @@ from qkv.cli.app import app
 _SECONDS = 2.0  # between two lines where there is no terminal
 
 
-@app.command()
+@app.command(short_help="Compile all kernels ahead.")
 def warmup() -> None:
     """Compile all kernels ahead, so that no first call has to wait."""
     from qkv.warmup import warmup as compile_kernels

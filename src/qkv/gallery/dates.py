@@ -1,67 +1,72 @@
 """The Bahdanau translator: dates of fifteen languages to ISO dates
 
 A small recurrent network reads a date character by character and writes it anew, looking back at
-every step (Eq. 13). The figures show what each character it wrote looked at: year, month and day
+every step (Eq. 13). The alignments show what each character it wrote looked at: year, month and day
 find their sources in whatever order the language has them. Days it is tested on were never seen
-in any language. `qkv translate train --demo dates` trains it longer.
+in any language. It is trained for seconds here; `qkv translate train --demo dates` trains longer.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
-from rich.console import Console
-from rich.text import Text
+import numpy as np
 
-from qkv.translate import Interpreter, Search, Translation, begin, dates
-from qkv.translate.progress import Silent
+from qkv import plot
+from qkv.gallery.parts import Code, Figure, Part, Result, Step, Table
+from qkv.gallery.training import Curve, trained
+from qkv.plot import palette
+from qkv.translate import Search, dates
 from qkv.translate.session import DATES
-from qkv.translate.sources import Sources
 
+SOURCE = "The Bahdanau Attention Mechanism; Eqs. 12 and 13"
 PAIRS, EPOCHS, TESTED = 9000, 3, 300
-SHADES = " ░▒▓█"
-SHOWN = ["Donnerstag, 14. März 2024", "2 juillet 1969", "2024年3月14日木曜日"]
+SHOWN = ["Donnerstag, 14. März 2024", "2 juillet 1969", "October 31, 1992", "2024年3月14日"]
+DRAWN = SHOWN[:2]
 
 
-def show(console: Console) -> None:
-    interpreter = _trained()
+def parts() -> Iterator[Part]:
+    sizes, spelling, recipe = DATES
+    yield Step(f"writing {PAIRS:,} dates in fifteen languages")
+    corpus = dates.pairs(PAIRS, seed=3)
+    yield Step("training the translator")
+    recipe = dataclasses.replace(recipe, epochs=EPOCHS)
+    interpreter, curve = trained(corpus.pairs, sizes, spelling, recipe)
+    yield Step("translating dates it never saw")
     tested = dates.pairs(TESTED, seed=4, held_out=True).pairs
     found = interpreter.best([pair.source for pair in tested], Search(beam=1))
     right = sum(text == pair.target for text, pair in zip(found, tested, strict=True))
-    console.print(f"{right} of {TESTED} held-out dates are translated without a mistake")
-    for (best,) in interpreter.translate(SHOWN):
-        console.print()
-        console.print(_picture(best))
-
-
-def _trained() -> Interpreter:
-    sizes, spelling, recipe = DATES
-    corpus = dates.pairs(PAIRS, seed=3)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "dates.tsv"
-        file.write_text("".join(f"{a}\t{b}\n" for a, b in corpus.pairs), encoding="utf-8")
-        session = begin(
-            Path(folder) / "model",
-            Sources(pairs=str(file)),
-            sizes,
-            spelling,
-            dataclasses.replace(recipe, epochs=EPOCHS),
-            Silent(),
+    yield Result(f"{right} of {TESTED} held-out dates without a mistake, {PAIRS:,} pairs, "
+                 f"{EPOCHS} epochs")  # fmt: skip
+    best = [each[0] for each in interpreter.translate(SHOWN)]
+    for text, translation in list(zip(SHOWN, best, strict=True))[: len(DRAWN)]:
+        source, target, weights = translation.alignment
+        yield Figure(
+            plot.alignment(weights.numpy(), source, target),
+            f"What each character of “{translation.text}” looked at in “{text}”",
         )
-        session.training.run()
-    return session.training.interpreter
+    yield Figure(_draw(curve), "The training curve: loss of each character, a running mean of 10")
+    yield Table(["read", "written"], [[a, b.text] for a, b in zip(SHOWN, best, strict=True)])
+    yield Code(
+        "# in a shell, trained longer and kept:\n"
+        "# qkv translate train --demo dates --out dates/\n"
+        "import qkv\n\n"
+        'interpreter = qkv.translate.load("dates/")\n'
+        'best = interpreter.translate(["Donnerstag, 14. März 2024"])[0][0]\n'
+        "best.text, best.alignment"
+    )
 
 
-def _picture(translation: Translation) -> Text:
-    """Rows of what was written, columns of what was read; the darker, the more looked at."""
-    source, target, weights = translation.alignment
-    picture = Text("    " + " ".join(source))
-    for letter, row in zip(target, weights.tolist(), strict=True):
-        picture.append(f"\n{letter:>2}  ")
-        for label, weight in zip(source, row, strict=True):
-            shade = SHADES[min(len(SHADES) - 1, int(weight * len(SHADES)))]
-            picture.append(shade * Text(label).cell_len, style="green")
-            picture.append(" ")
-    return picture
+def _draw(curve: Curve) -> Any:
+    figure = plot.canvas.new(5.2, 2.0)
+    axes = plot.canvas.tidy(figure.subplots())
+    smooth = np.convolve(curve.losses, np.ones(10) / 10, mode="valid")
+    axes.plot(curve.steps, curve.losses, color=palette.LINE, lw=0.8)
+    axes.plot(curve.steps[9:], smooth, color=palette.ANSWER, lw=1.8)
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    axes.set_xlabel("step", fontsize=9)
+    axes.set_ylabel("loss", fontsize=9)
+    return figure

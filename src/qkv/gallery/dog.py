@@ -8,21 +8,51 @@ has read the sentence: there, "happy" looks at the tail, the wagging and the dog
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterator
+from typing import Any
 
-from qkv.terminal import bars, matrix
-from qkv.words.sentence import by_minilm, by_vectors
+from qkv import plot
+from qkv.gallery.parts import Code, Figure, Part, Result, Step, Table, code_of
 
+SOURCE = "Self Attention, Intuition"
 SENTENCE = "When he saw his owner, the dog was happy, so he wagged his tail"
 QUERY = "happy"
-LAYER, HEAD = 5, 11
 
 
-def show(console: Console) -> None:
-    for looking in (by_vectors(SENTENCE), by_minilm(SENTENCE, LAYER, HEAD)):
-        words, row = looking.words, looking.of(QUERY)[0]
-        console.print("; ".join(looking.notes), style="bold", highlight=False)
-        console.print(matrix(looking.weights, words, words, console.width), soft_wrap=True)
-        console.print(f"\nwhat {QUERY} looks at:", highlight=False)
-        console.print(bars(looking.weights[row], words, console.width))
-        console.print()
+def read() -> Any:
+    from qkv.words.sentence import by_minilm, by_vectors
+
+    sentence = "When he saw his owner, the dog was happy, so he wagged his tail"
+    vectors = by_vectors(sentence)
+    model = by_minilm(sentence, layer=5, head=11)
+    return vectors, model
+
+
+def parts() -> Iterator[Part]:
+    yield Step("loading word vectors and MiniLM")
+    ways = vectors, model = read()
+    row = model.of(QUERY)[0]
+    best = sorted(zip(model.words, model.weights[row], strict=True), key=lambda pair: -pair[1])
+    yield Result(f"happy looks at {', '.join(f'{word} {w:.2f}' for word, w in best[:3])} (MiniLM)")
+    for looking, name in zip(ways, ("word vectors", "MiniLM, layer 5, head 11"), strict=True):
+        yield Figure(
+            plot.matrix(looking.weights, looking.words, looking.words, title=name),
+            f"Every word asks every word: {'; '.join(looking.notes)}",
+        )
+    yield Figure(
+        plot.row(model.weights[row], model.words, query=QUERY),
+        "One row of that matrix: what “happy” looks at in MiniLM",
+    )
+    yield Table(
+        ["key", *(f"{name}" for name in ("word vectors", "MiniLM 5.11"))],
+        [
+            [word, f"{vectors.weights[row, place]:.2f}", f"{model.weights[row, place]:.2f}"]
+            for place, word in enumerate(model.words)
+        ],
+        "What “happy” looks at",
+    )
+    yield code_of(read)
+    yield Code(
+        "# the same in a shell, with a page to explore:\n"
+        f'# qkv sentence "{SENTENCE}" --model minilm --layer 5 --head 11 --html dog.html'
+    )

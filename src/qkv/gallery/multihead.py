@@ -1,40 +1,53 @@
 """The multi-head layer
 
 Several heads ask the same words, each in a projection of its own; their answers are put side by
-side, combined by one more matrix, and fed forward. Untrained heads already look at different
-words. The layer loads the weights of PyTorch's own, and with another similarity it is the same
-layer with another idea of "alike".
+side and combined by one more matrix (Eq. 14). Untrained heads already look at different words. The
+layer loads the weights of PyTorch's own and gives the same answer. With another similarity it is
+the same layer with another idea of "alike", so its answer is another one.
 """
 
 from __future__ import annotations
 
-import torch
-from rich.console import Console
-from rich.table import Table
-from torch import nn
+from collections.abc import Iterator
+from typing import Any
 
-import qkv
-from qkv.nn import EncoderLayer, HeadSimilarity
-from qkv.terminal import rows
+from qkv import plot
+from qkv.gallery.parts import Figure, Part, Result, Table, code_of
 
-TOKENS = ["the", "dog", "saw", "its", "owner"]
-D, HEADS, D_FF = 32, 4, 64
-
-SIMILARITIES: dict[str, HeadSimilarity] = {"ScaledDot": None, "Additive": qkv.Additive}
+SOURCE = "Multi head attention; Eq. 14"
 
 
-def show(console: Console) -> None:
+def build() -> Any:
+    import torch
+
+    import qkv
+
     torch.manual_seed(2)
-    words = 2 * torch.randn(1, len(TOKENS), D)
-    theirs = nn.TransformerEncoderLayer(D, HEADS, D_FF, dropout=0.0, batch_first=True)
-    for name, similarity in SIMILARITIES.items():
-        layer = EncoderLayer(D, HEADS, D_FF, dropout=0.0, similarity=similarity)
-        layer.load_state_dict(theirs.state_dict(), strict=similarity is None)
-        with torch.no_grad():
-            weights = layer.weights(words)[0, :, 1]  # what "dog" looks at, (heads, n)
-            distance = (layer(words) - theirs(words)).abs().max().item()
-        table = Table("head", *TOKENS, title=f"what dog looks at: {name}", title_justify="left")
-        for head, cells in enumerate(rows(weights.numpy()), start=1):
-            table.add_row(str(head), *cells)
-        console.print(table)
-        console.print(f"farthest from torch's layer with the same weights: {distance:.1e}\n")
+    tokens = ["the", "dog", "saw", "its", "owner"]
+    words = 2 * torch.randn(1, 5, 32)
+    torchs = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    layer = qkv.nn.EncoderLayer(32, 4, 64, dropout=0.0)
+    layer.load_state_dict(torchs.state_dict())
+    additive = qkv.nn.EncoderLayer(32, 4, 64, dropout=0.0, similarity=qkv.Additive)
+    additive.load_state_dict(torchs.state_dict(), strict=False)  # it has more parameters
+    with torch.no_grad():
+        difference = (layer(words) - torchs(words)).abs().max().item()
+        weights = layer.weights(words)[0], additive.weights(words)[0]  # (4 heads, 5, 5) each
+    return tokens, weights, difference
+
+
+def parts() -> Iterator[Part]:
+    tokens, (dot, additive), difference = build()
+    yield Result(f"scaled dot product: within {difference:.0e} of torch's own layer, same weights")
+    for weights, name in ((dot, "scaled dot product"), (additive, "additive")):
+        titles = [f"head {head + 1}" for head in range(4)]
+        yield Figure(plot.heads(weights, tokens, tokens, titles), f"Four untrained heads: {name}")
+    yield Table(
+        ["head", *tokens],
+        [
+            [str(head + 1), *(f"{weight:.2f}" for weight in row)]
+            for head, row in enumerate(dot[:, 1])
+        ],
+        "What “dog” looks at: scaled dot product",
+    )
+    yield code_of(build)

@@ -1,30 +1,45 @@
-"""The attention matrix of a few tokens
+"""A mask says who may look at whom
 
 Each token takes its turn as the query; every row says how much it attends to each of the others
-and to itself, and sums to 1. The tokens are random vectors here; the matrix is
-softmax(QKᵀ/√d), first over all tokens, then looking back only.
+and to itself, and sums to 1. First all tokens see all; then each looks back only, as in a language
+model that must not see what it is to predict. The tokens are random vectors here.
 """
 
 from __future__ import annotations
 
-import torch
-from rich.console import Console
-from rich.table import Table
+from collections.abc import Iterator
+from typing import Any
 
-import qkv
-from qkv.gallery import print_plan
-from qkv.terminal import rows
+from qkv import plot
+from qkv.gallery.parts import Figure, Part, Result, Text, code_of
 
-TOKENS = ["the", "dog", "saw", "its", "owner"]
+SOURCE = "Self Attention, Intuition; Eq. 11"
 
 
-def show(console: Console) -> None:
-    generator = torch.Generator().manual_seed(3)
-    x = 0.9 * torch.randn(len(TOKENS), 8, generator=generator)  # (n, d)
-    for title, mask in (("all see all", None), ("looking back only", qkv.mask.Causal())):
-        weights = qkv.weights(x, x, mask=mask)
-        table = Table("", *TOKENS, "sum", title=title, title_justify="left")
-        for token, row, cells in zip(TOKENS, weights, rows(weights.numpy()), strict=True):
-            table.add_row(token, *cells, f"{row.sum().item():.2f}")
-        console.print(table)
-        print_plan(console, qkv.explain(x, x, x, mask=mask))
+def look() -> Any:
+    import torch
+
+    import qkv
+
+    tokens = ["the", "dog", "saw", "its", "owner"]
+    x = 0.9 * torch.randn(5, 8, generator=torch.Generator().manual_seed(3))
+    everyone = qkv.weights(x, x)
+    back = qkv.weights(x, x, mask=qkv.mask.Causal())
+    plan = qkv.explain(x, x, x, mask=qkv.mask.Causal())
+    return tokens, everyone, back, plan
+
+
+def parts() -> Iterator[Part]:
+    import torch
+
+    tokens, everyone, back, plan = look()
+    yield Result(
+        f"“saw” gives “dog” {everyone[2, 1]:.2f} of its attention, and {back[2, 1]:.2f} where it "
+        "may not look ahead"
+    )
+    yield Figure(
+        plot.heads(torch.stack([everyone, back]), tokens, tokens, ["all see all", "looking back"]),
+        "The same tokens without a mask and under Causal()",
+    )
+    yield Text(f"Planned as: {plan.operator}; {plan.reason}.")
+    yield code_of(look)

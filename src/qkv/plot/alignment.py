@@ -9,7 +9,7 @@ import numpy as np
 
 from qkv.extras import need
 from qkv.labelled import WeightsLike, as_tokens, as_weights
-from qkv.plot import cells
+from qkv.plot import cells, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ def alignment(weights: WeightsLike, source: Sequence[str], target: Sequence[str]
     for place in np.flatnonzero(np.nan_to_num(found).any(axis=1)):
         best = int(np.nanargmax(found[place]))
         corner = best - 0.5, place - 0.5
-        axes.add_patch(frame(corner, 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.2))
+        axes.add_patch(frame(corner, 1, 1, fill=False, edgecolor=palette.QUERY, linewidth=1.2))
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.set(xlabel="source", ylabel="target")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from qkv.plot import palette
 from qkv.plot.canvas import new
 from qkv.plot.labels import name_ticks, room, size_for, text_style
 
@@ -16,14 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-#: One hue, lighter to darker: the same to the colour-blind, and on grey paper.
-_COLOURS = "Blues"
-
 #: Up to so many rows and columns, cells have room for their numbers.
 _NUMBERED = 16
 
 #: From this share of the colours on, white stands out better than black.
-_DARK = 0.71
+_DARK = 0.848
 
 
 def sheet(
@@ -56,7 +54,12 @@ def draw(
 ) -> AxesImage:
     """Cells from 0 to `highest`, their rows named by the queries, their columns by the keys."""
     image = axes.imshow(
-        weights, cmap=_COLOURS, vmin=0, vmax=highest, aspect="auto", interpolation="nearest"
+        weights,
+        cmap=palette.weights_map(),
+        vmin=0,
+        vmax=highest,
+        aspect="auto",
+        interpolation="nearest",
     )
     axes.set_facecolor("lightgrey")  # what shows where a weight is NaN
     upright = room(keys, size_for(size[0])) <= size[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from qkv.plot import canvas
+from qkv.plot import canvas, palette
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,8 @@ def curves(lines: Sequence[Curved], key_name: str, value_name: str, level: float
     figure = canvas.new(7.0, 4.5)
     axes = figure.subplots()
     for number, line in enumerate(lines):
-        colour = f"C{number % 10}"
+        few = number < len(palette.SERIES)
+        colour = palette.SERIES[number] if few else f"C{number % 10}"
         axes.fill_between(line.grid, line.low, line.high, color=colour, alpha=0.18, lw=0)
         axes.plot(line.grid, line.value, color=colour, lw=1.8, label=_plain(line.name))
     axes.set_xlabel(_plain(key_name))
@@ -38,7 +39,7 @@ def curves(lines: Sequence[Curved], key_name: str, value_name: str, level: float
     axes.set_title(f"bands: the mean, {level:.0%}", loc="left", fontsize=10)
     if 1 < len(lines) <= _MOST_NAMES:
         axes.legend(fontsize="small")
-    axes.spines[["top", "right"]].set_visible(False)
+    canvas.tidy(axes)
     return figure
 
 

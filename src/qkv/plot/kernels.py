@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from qkv.plot import palette
 from qkv.plot.canvas import new
 from qkv.similarity import Boxcar, Epanechnikov, Gaussian, Laplacian, Triangular
 
@@ -35,8 +36,8 @@ def kernels() -> Figure:
     query = torch.zeros(1, 1, dtype=torch.float64)
     for axes, (kernel, formula) in zip(panels, _SHAPES.items(), strict=True):
         height = kernel()(query, distance)[0]
-        axes.fill_between(distance[:, 0], height, color="#2171b5", alpha=0.15, linewidth=0)
-        axes.plot(distance[:, 0], height, color="#2171b5", linewidth=1.8)
+        axes.fill_between(distance[:, 0], height, color=palette.WEIGHT, alpha=0.15, linewidth=0)
+        axes.plot(distance[:, 0], height, color=palette.WEIGHT, linewidth=1.8)
         axes.set_title(f"{kernel.__name__}\n{formula}", fontsize=10)
         axes.set_xticks([-2, -1, 0, 1, 2])
         axes.spines[["top", "right"]].set_visible(False)

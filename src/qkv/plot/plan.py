@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from qkv.memory import readable
 from qkv.plan import Plan, readable_flops
+from qkv.plot import palette
 from qkv.plot.canvas import new
 from qkv.plot.labels import text_style
 
@@ -42,7 +43,7 @@ def plan(plan: Plan) -> Figure:
 
 def _draw_memory(axes: Axes, plan: Plan) -> None:
     sizes = [plan.bytes, plan.dense_bytes]
-    bars = axes.barh([0, 1], [max(size, 1) for size in sizes], color=["#2171b5", "#b0b7c0"])
+    bars = axes.barh([0, 1], [max(size, 1) for size in sizes], color=[palette.WEIGHT, "#b0b7c0"])
     axes.bar_label(bars, [readable(size) for size in sizes], padding=4, fontsize=9)
     axes.set_yticks([0, 1], [plan.operator, "all scores at once"])
     axes.set_xscale("log")
@@ -61,7 +62,7 @@ def _tell(axes: Axes, chosen: str, lines: dict[str, list[str]]) -> None:
     axes.set(xlim=(0, 1), ylim=(sum(map(len, lines.values())), 0))
     place = 0.5
     for name, why in lines.items():
-        weight, colour = ("bold", "#2171b5") if name == chosen else ("normal", "#3d4653")
+        weight, colour = ("bold", palette.WEIGHT) if name == chosen else ("normal", "#3d4653")
         style = {"va": "center", "color": colour, **text_style(9)}
         axes.text(0, place, name, weight=weight, **style)
         for line in why:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qkv.plot.canvas import new
+from qkv.plot import palette
+from qkv.plot.canvas import new, tidy
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
@@ -27,24 +29,37 @@ class Fitted(NamedTuple):
 def fits(
     x: Array, y: Array, query: Array, fitted: Sequence[Fitted], truth: Array | None = None
 ) -> Figure:
-    """Fits side by side, and below each its weights, a row for each query."""
-    figure = new(3.2 * len(fitted), 5.6)
-    axes = figure.subplots(2, len(fitted), sharey="row", squeeze=False)
-    for (above, below), panel in zip(axes.T, fitted, strict=True):
-        above.scatter(x, y, s=9, color="0.6", label="examples")
-        if truth is not None:
-            above.plot(query, truth, color="0.3", lw=1, ls="--", label="truth")
-        above.plot(query, panel.answer, color="C3", lw=2, label="answer")
-        above.set_title(panel.name)
-        above.set_xlabel("x")
-        image = below.imshow(panel.weights, aspect="auto", cmap="viridis", origin="lower",
-                             interpolation="nearest")  # fmt: skip
-        below.set_xlabel("example, sorted by x")
-        figure.colorbar(image, ax=below, shrink=0.9)
-    axes[0, 0].set_ylabel("y")
-    axes[0, 0].legend(fontsize="small")
-    axes[1, 0].set_ylabel("query, sorted by x")
+    """Fits side by side, two or three a row, and below each its weights, a row for each query."""
+    across = min(len(fitted), 2 if len(fitted) == 4 else 3)
+    down = -(-len(fitted) // across)
+    figure = new(2.6 * across + 0.3, 3.9 * down)
+    for figure_row, panels in zip(
+        figure.subfigures(down, 1, squeeze=False)[:, 0],
+        (fitted[start : start + across] for start in range(0, len(fitted), across)),
+        strict=True,
+    ):
+        axes = figure_row.subplots(2, across, sharey="row", squeeze=False, height_ratios=[1.25, 1])
+        for above, below in axes.T[len(panels) :]:
+            above.remove()
+            below.remove()
+        for (above, below), panel in zip(axes.T, panels, strict=False):
+            _fit(tidy(above), x, y, query, panel, truth)
+            below.imshow(panel.weights, aspect="auto", cmap=palette.weights_map(), origin="lower",
+                         interpolation="nearest", vmin=0)  # fmt: skip
+            tidy(below).set_xlabel("sample, sorted by x", fontsize=9)
+            below.set_yticks([])
+        axes[0, 0].set_ylabel("y", fontsize=9)
+        axes[1, 0].set_ylabel("query", fontsize=9)
+        axes[0, 0].legend(fontsize=8, frameon=False, handlelength=1.4)
     return figure
+
+
+def _fit(axes: Axes, x: Array, y: Array, query: Array, panel: Fitted, truth: Array | None) -> None:
+    axes.scatter(x, y, s=8, color=palette.KEY, alpha=0.45, lw=0, label="examples")
+    if truth is not None:
+        axes.plot(query, truth, color=palette.MUTED, lw=1, ls="--", label="truth")
+    axes.plot(query, panel.answer, color=palette.ANSWER, lw=2, label="answer")
+    axes.set_title(panel.name, fontsize=10)
 
 
 def band(
@@ -60,10 +75,10 @@ def band(
     """The examples, the curve of answers, and the band in which new observations should fall."""
     figure = new(7, 4.5)
     axes = figure.subplots()
-    axes.scatter(x, y, s=12, color="0.55", label="examples", zorder=2)
-    axes.fill_between(query, interval[:, 0], interval[:, 1], color="C0", alpha=0.2, lw=0,
+    axes.scatter(x, y, s=12, color=palette.KEY, alpha=0.5, lw=0, label="examples", zorder=2)
+    axes.fill_between(query, interval[:, 0], interval[:, 1], color=palette.ANSWER, alpha=0.15, lw=0,
                       label=f"{level:.0%} of new observations")  # fmt: skip
-    axes.plot(query, answer, color="C0", lw=2, label="answer", zorder=3)
+    axes.plot(query, answer, color=palette.ANSWER, lw=2, label="answer", zorder=3)
     axes.set_xlabel(names[0])
     axes.set_ylabel(names[1])
     axes.legend()

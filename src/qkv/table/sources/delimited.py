@@ -27,6 +27,7 @@ from qkv.table.sources.dialect import (
     sniff,
 )
 from qkv.table.sources.duck import Relation, first_line
+from qkv.table.sources.named import column_named
 from qkv.table.sources.unchanged import FileStates
 
 #: Types that hold all that others hold, the widest last.
@@ -218,7 +219,7 @@ def _together(
             (
                 _whole_number(name, dialect)
                 if name in watched
-                else duckdb.ColumnExpression(name)
+                else column_named(name)
                 if name in held
                 else duckdb.ConstantExpression(told.get(name))
             )
@@ -237,7 +238,7 @@ def _whole_number(name: str, dialect: Dialect) -> Any:
     """The text of a whole number, as SQL reads it; an error where it is none."""
     duckdb = need("duckdb", "table")
     call, value = duckdb.FunctionExpression, duckdb.ConstantExpression
-    text = duckdb.ColumnExpression(name)
+    text = column_named(name)
     if dialect.thousands:
         text = call("replace", text, value(dialect.thousands), value(""))
     refusal = call(

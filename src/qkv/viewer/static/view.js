@@ -534,7 +534,7 @@ class View {
     const { layers, heads, queries, keys } = this.data;
     this.codes = unpack(data.weights, layers.length * heads.length * queries.length * keys.length);
     const scale = keys.length > MANY_KEYS ? "query" : "even";
-    this.state = { layer: "0", head: "0", hide: "", merge: false, scale, dark: false, q: 0, k: 0, pinned: false };
+    this.state = { layer: data.start?.layer ?? "0", head: data.start?.head ?? "0", hide: "", merge: false, scale, dark: false, q: 0, k: 0, pinned: false };
     this.sought = "";
     this.root = make("section", { class: "qkv-view", "aria-label": data.title ?? "Attention weights" });
     this.map = new HeatMap(this);
@@ -566,7 +566,7 @@ class View {
     const button = (sign, label, onclick) =>
       make("button", { type: "button", "aria-label": label, title: label, onclick }, sign);
     this.count = make("span", { class: "qkv-count", role: "status" });
-    this.darkButton = button("◐", "Dark", () => {
+    this.darkButton = button("◐ dark", "Dark", () => {
       this.chosen = true;
       this.theme(!this.state.dark);
     });
@@ -581,8 +581,8 @@ class View {
     if (words?.includes(null)) hiding.push(["special", "special tokens"]);
     return make(
       "div", { class: "qkv-bar", role: "group", "aria-label": "What to show" },
-      ...(layers.length > 1 ? [picker("Layer", names(layers), set("layer"))] : []),
-      ...(heads.length > 1 ? [picker("Head", [...names(heads), ["mean", "mean of all"]], set("head"))] : []),
+      ...(layers.length > 1 ? [picker("Layer", names(layers), set("layer"), this.state.layer)] : []),
+      ...(heads.length > 1 ? [picker("Head", [...names(heads), ["mean", "mean of all"]], set("head"), this.state.head)] : []),
       picker("Hide", hiding, set("hide")),
       ...(words ? [field("Merge words", check)] : []),
       picker("Colours", scales, set("scale"), this.state.scale),
@@ -590,7 +590,7 @@ class View {
         "span", { class: "qkv-buttons", role: "group", "aria-label": "Zoom" },
         button("−", "Zoom out", () => this.map.zoom(1 / 1.5)),
         button("+", "Zoom in", () => this.map.zoom(1.5)),
-        button("⤢", "Show all", () => this.map.zoom(0)),
+        button("⤢ all", "Show all", () => this.map.zoom(0)),
       ),
       this.darkButton,
       field("Find", search), this.count,

@@ -1,0 +1,34 @@
+"""Terminals that cannot show every sign: each gets the nearest one, and no answer breaks off."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+import unicodedata
+
+_SIGNS = {
+    "→": "->", "←": "<-", "…": "...", "·": "-", "–": "-", "—": "-", "−": "-", "×": "x", "±": "+-",
+    "√": "sqrt ", "≤": "<=", "≥": ">=", "≠": "!=", "∞": "inf", "α": "alpha", "Σ": "sum ", "‖": "||",
+    "“": '"', "”": '"', "‘": "'", "’": "'", "ᵀ": "^T", "ᵢ": "_i", "█": "#", "▉": "#", "▊": "#",
+    "▋": "#", "▌": "=", "▍": "=", "▎": "-", "▏": "-", "▁": ".", "▂": ".", "▃": ":", "▄": "-",
+    "▅": "=", "▆": "+", "▇": "*", "░": ".", "▒": ":", "▓": "+", "─": "-", "━": "-", "│": "|",
+    "└": "`", "├": "|", "╸": "-", "╺": "-", "µ": "u", "☾": "", "☀": "",
+}  # fmt: skip
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    shown = ""
+    for sign in error.object[error.start : error.end]:
+        bare = unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode()
+        shown += _SIGNS.get(sign, bare or "?")
+    return shown, error.end
+
+
+def speak_plainly() -> None:
+    """From now on, what the output's encoding lacks is written with signs that it has."""
+    codecs.register_error("qkv.nearest", _nearest)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a stream that a program put in its place may not
+            stream.reconfigure(errors="qkv.nearest")

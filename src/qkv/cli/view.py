@@ -1,0 +1,70 @@
+"""`qkv view`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.cli.app import app
+from qkv.cli.names import check_file, check_suffix
+
+if TYPE_CHECKING:
+    from qkv.viewer import View
+
+
+@app.command(short_help="Write a page of every layer and head of a model.")
+def view(
+    text: Annotated[str, typer.Argument(metavar="SENTENCE", help="What the model reads.")],
+    model: Annotated[
+        str, typer.Option(metavar="FOLDER", help="minilm, or the folder of a Hugging Face model.")
+    ] = "minilm",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("view.html"),
+) -> None:
+    """Read a sentence with a model and write one offline page of all its layers and heads."""
+    check_suffix(out, "--out", ".html", ".htm")
+    if model != "minilm":
+        check_file(model, "--model")
+        if not (Path(model) / "config.json").is_file():
+            raise ValueError(
+                f"--model must be minilm or a folder with a config.json; got {model!r}"
+            )
+    page = _of_minilm(text) if model == "minilm" else _of_folder(text, model)
+    page.save(out)
+    layers, heads, *_ = page.shape
+    typer.echo(f"page: {out}, {layers} layers × {heads} heads")
+
+
+def _of_minilm(text: str) -> View:
+    import torch
+
+    import qkv
+    from qkv.words.pretrained import minilm, minilm_tokenizer
+
+    encoding, model = minilm_tokenizer().encode(text), minilm()
+    with torch.no_grad(), qkv.record(model) as calls:
+        model(torch.tensor([encoding.ids]))
+    return qkv.view(calls, encoding.tokens, words=encoding.word_ids, title=text)
+
+
+def _of_folder(text: str, folder: str) -> View:
+    import torch
+
+    import qkv
+    from qkv.extras import need
+
+    transformers = need("transformers", "transformers")
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
+        model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, **local)
+    except (OSError, ValueError, json.JSONDecodeError) as error:
+        raise ValueError(f"--model {folder!r} cannot be read: {error}") from None
+    encoded = tokenizer(text, return_tensors="pt")
+    with torch.no_grad(), qkv.record(model.eval()) as calls:
+        model(**encoded)
+    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0])
+    words = encoded.word_ids() if tokenizer.is_fast else None
+    return qkv.view(calls, tokens, words=words, title=text)

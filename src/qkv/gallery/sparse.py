@@ -1,0 +1,85 @@
+"""Sparse attention: cost against length
+
+A window lets each token see 64 neighbours to either side, so the work grows with the length, not
+with its square. The plan finds the window's band and computes nothing outside of it: no key is
+looked at only to be masked. Both take the same mask objects, and the answers within the band are
+exact. Times are of this machine, the best of three.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import qkv
+from qkv import plot
+from qkv.gallery.parts import Figure, Part, Result, Step, Table, code_of
+from qkv.plot import palette
+
+SOURCE = "Sparse Attention"
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+HEADS, D, SIDE = 2, 64, 64
+
+
+def one_call() -> Any:
+    import torch
+
+    import qkv
+
+    x = torch.randn(1, 2, 8192, 64)
+    near = qkv.mask.Window(64, 64)
+    answer = qkv.attend(x, x, x, mask=near)
+    plan = qkv.explain(x, x, x, mask=near)
+    return answer, plan
+
+
+def parts() -> Iterator[Part]:
+    masks = {"all keys": None, "window": qkv.mask.Window(SIDE, SIDE)}
+    times: dict[str, list[float]] = {name: [] for name in masks}
+    rows = []
+    for length in LENGTHS:
+        yield Step(f"{length:,} tokens")
+        x = torch.randn(1, HEADS, length, D)
+        for name, mask in masks.items():
+            times[name].append(_best(x, mask))
+        ratio = times["all keys"][-1] / times["window"][-1]
+        seen = sum(min(length, place + SIDE + 1) - max(0, place - SIDE) for place in range(length))
+        taken = [f"{1e3 * times[name][-1]:.1f} ms" for name in masks]
+        rows.append([f"{length:,}", f"{seen / length**2:.1%}", *taken, f"{ratio:.1f}×"])
+    plan = qkv.explain(x, x, x, mask=masks["window"])
+    yield Result(
+        f"{LENGTHS[-1]:,} tokens: a window of {SIDE} to either side takes {rows[-1][3]}, "
+        f"all keys {rows[-1][2]}"
+    )
+    yield Figure(_draw(times), "Time by length: all keys grow with its square, a window does not")
+    yield Table(["tokens", "pairs seen", "all keys", f"window, by {plan.operator}", "faster"], rows)
+    yield code_of(one_call)
+
+
+def _best(x: torch.Tensor, mask: Any) -> float:
+    found = []
+    for _ in range(3):
+        start = time.perf_counter()
+        qkv.attend(x, x, x, mask=mask)
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def _draw(times: dict[str, list[float]]) -> Any:
+    figure = plot.canvas.new(5.2, 2.6)
+    axes = plot.canvas.tidy(figure.subplots())
+    for (name, found), colour in zip(times.items(), (palette.QUERY, palette.ANSWER), strict=True):
+        milliseconds = [1e3 * each for each in found]
+        axes.plot(LENGTHS, milliseconds, "o-", color=colour, ms=4, lw=1.8)
+        axes.annotate(name, (LENGTHS[-1], milliseconds[-1]), (-6, 8), textcoords="offset points",
+                      ha="right", color=colour, fontsize=10)  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
+    axes.minorticks_off()
+    axes.set_xlabel("tokens", fontsize=9)
+    axes.set_ylabel("milliseconds", fontsize=9)
+    return figure
