@@ -206,11 +206,18 @@ def test_what_cannot_be_split_is_read_here(
     _close(_told(database.query(1.7, **how, client=client)), _told(database.query(1.7, **how)))
 
 
-def test_two_runs_agree_to_the_last_bit(folders: dict[str, Path], client: Any) -> None:
+def test_two_runs_agree_to_the_last_bit(
+    folders: dict[str, Path], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = qkv.Database(folders["parquet"], key="height", value="income")
     how: dict[str, Any] = {"similarity": "gaussian", "bandwidth": 0.05, "client": client}
     first, second = (database.query([1.6, 1.8], **how) for _ in range(2))
     assert _told(first) == _told(second)
+    monkeypatch.setattr(jobs, "_PLENTY", 1)  # as if there were many parts: a task takes several
+    rows: list[int] = []
+    third = database.query([1.6, 1.8], **how, progress=lambda done, total: rows.append(done))
+    assert _told(third) == _told(first)
+    assert rows[-1] == 601
 
 
 def test_row_groups_outside_of_the_window_are_no_part(tmp_path: Path, client: Any) -> None:
