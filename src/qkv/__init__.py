@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from qkv import bias as bias
+    from qkv import cluster as cluster
     from qkv import mask as mask
     from qkv import nn as nn
     from qkv import plot as plot

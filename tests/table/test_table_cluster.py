@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import os
+import pickle
 import signal
 import threading
 import time
@@ -205,11 +206,18 @@ def test_what_cannot_be_split_is_read_here(
     _close(_told(database.query(1.7, **how, client=client)), _told(database.query(1.7, **how)))
 
 
-def test_two_runs_agree_to_the_last_bit(folders: dict[str, Path], client: Any) -> None:
+def test_two_runs_agree_to_the_last_bit(
+    folders: dict[str, Path], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = qkv.Database(folders["parquet"], key="height", value="income")
     how: dict[str, Any] = {"similarity": "gaussian", "bandwidth": 0.05, "client": client}
     first, second = (database.query([1.6, 1.8], **how) for _ in range(2))
     assert _told(first) == _told(second)
+    monkeypatch.setattr(jobs, "_PLENTY", 1)  # as if there were many parts: a task takes several
+    rows: list[int] = []
+    third = database.query([1.6, 1.8], **how, progress=lambda done, total: rows.append(done))
+    assert _told(third) == _told(first)
+    assert rows[-1] == 601
 
 
 def test_row_groups_outside_of_the_window_are_no_part(tmp_path: Path, client: Any) -> None:
@@ -390,6 +398,24 @@ def test_parts_of_postgres_show_no_address(tmp_path: Path, postgres: str, client
     assert answer.value == 3.0
     keys = client.run_on_scheduler(lambda dask_scheduler: list(map(str, dask_scheduler.tasks)))
     assert not any("hunter2" in key for key in keys)
+
+
+@pytest.mark.parametrize("rows", [3_000, 60_000])
+@pytest.mark.parametrize("queries", [1, 100, 1000])
+def test_a_part_sends_what_the_plan_says(rows: int, queries: int) -> None:
+    from qkv.cluster.costs import table_costs
+    from qkv.table.asking import Asker, Terms
+    from qkv.table.sources import open_source
+
+    key = np.random.default_rng(0).normal(size=rows)
+    asker = Asker(open_source(pa.table({"k": key, "v": key})), ["k"], ["v"])
+    asked = asker.ask(
+        [{"k": float(q)} for q in np.linspace(-1, 1, queries)],
+        Terms(similarity="gaussian", bandwidth=0.1, top=5),
+    )
+    sent = len(pickle.dumps(asker.read(asked, None)))
+    expected = table_costs(rows, 2, queries=queries).result
+    assert expected == pytest.approx(sent, rel=0.4)
 
 
 def test_the_command_asks_a_cluster(folders: dict[str, Path], cluster: Any) -> None:

@@ -94,13 +94,13 @@ def _reduced(size: int, ranks: int) -> int:
 
 @dataclass
 class Rates:
-    """What a device or a worker does in a second; the defaults were measured by `qkv bench cluster`
-    on one core of the machine that docs/scale.md names."""
+    """What a device or a worker does in a second: by `qkv bench cluster` on one core of the machine
+    that docs/scale.md names, but for the link, which is assumed."""
 
-    flops: float = 3.0e10
+    flops: float = 7.5e10
     bytes: float = 1.0e9  # over a link, each way
-    rows: float = 2.0e7  # of a table, read and weighed for one query
-    parts: float = 400.0  # that a scheduler hands out
+    rows: float = 5.0e7  # of a table, read and weighed for a few queries
+    parts: float = 500.0  # that a scheduler hands out
 
 
 def tensor_seconds(plan: ShardPlan, pairs: float, sizes: tuple[int, int], rates: Rates) -> float:
@@ -132,9 +132,10 @@ class TableCosts:
         )
 
 
-#: Of what a part sends: the sample for the picture, what is sent beside it, and each query's sums.
-SAMPLE_BYTES_PER_COLUMN = 1024 * 9
-RESULT_BYTES, QUERY_BYTES = 4096, 200
+#: Of what a part sends: a row of the sample for the picture, of which there are 512 to 1,024; what
+#: is sent beside it; and each query's sums, with five rows that lead.
+SAMPLE_ROWS, NUMBER_BYTES = 768, 8
+RESULT_BYTES, QUERY_BYTES = 2_000, 220
 #: Rows that a worker holds at once, decoded and read ahead.
 _ROWS_HELD = 6 * 2**17
 
@@ -152,7 +153,7 @@ def table_costs(
     """The costs of numbers asked of numbers: `columns` are read of each row."""
     rates = rates or Rates()
     parts = max(1, min(most_parts, -(-rows // part_rows)))
-    result = RESULT_BYTES + SAMPLE_BYTES_PER_COLUMN * columns + QUERY_BYTES * queries
-    work = rows * queries**0.5 / (rates.rows * min(workers, parts))
+    result = RESULT_BYTES + SAMPLE_ROWS * NUMBER_BYTES * columns + QUERY_BYTES * queries
+    work = rows * max(1.0, queries / 4) / (rates.rows * min(workers, parts))
     memory = _ROWS_HELD * columns * 8 + 16 * result
     return TableCosts(rows, workers, parts, result, memory, work + parts / rates.parts)

@@ -25,6 +25,8 @@ Found = TypeVar("Found")
 PATIENCE = 30.0
 #: How many results are merged by one task.
 _BRANCHES = 8
+#: Parts for each worker from which on a task takes several.
+_PLENTY = 32
 #: Seconds between two looks at the cluster.
 _GLANCE = 0.5
 
@@ -66,14 +68,18 @@ def fold(
     """
     dask = need("dask", "cluster")
     distributed = need("distributed", "cluster")
-    _check(client)
+    workers = _check(client)
     token = uuid.uuid4().hex
+    # A task costs the scheduler some milliseconds. Where all workers have plenty to do, one task
+    # does what the first merger would wait for: the tree, and so every bit, is the same.
+    several = len(parts) >= _PLENTY * workers and _is_plain(parts[0])
+    size = _BRANCHES if several else 1
     # Names of tasks say nothing of what is read: dashboards and logs show them.
     common = dask.delayed(shared, name=f"qkv-shared-{token}", traverse=False)
-    task = dask.delayed(work, pure=False, traverse=False)
+    task = dask.delayed(_worked, pure=False, traverse=False)
     leaves = [
-        task(part, common, dask_key_name=f"qkv-part-{token}-{place}")
-        for place, part in enumerate(parts)
+        task(work, merge, parts[at : at + size], common, dask_key_name=f"qkv-part-{token}-{at}")
+        for at in range(0, len(parts), size)
     ]
     together = dask.delayed(_merged, pure=False)
     level, number = leaves, 0
@@ -86,7 +92,7 @@ def fold(
         number += len(groups)
     futures: list[Any] = client.compute([*leaves, level[0]], retries=0)
     try:
-        _wait(client, futures, done)
+        _wait(client, futures, lambda place: _tell(done, place * size, size, len(parts)))
         found: Found = futures[-1].result()
         return found
     except distributed.KilledWorker as error:
@@ -105,6 +111,28 @@ def fold(
             future.release()
 
 
+def _is_plain(part: Any) -> bool:
+    """Whether a part holds nothing that Dask has yet to compute."""
+    distributed = need("distributed", "cluster")
+    unpack = need("dask.delayed", "cluster").unpack_collections
+    return not isinstance(part, distributed.Future) and not unpack(part)[1]
+
+
+def _tell(done: Callable[[int], None] | None, first: int, size: int, count: int) -> None:
+    if done is not None:
+        for place in range(first, min(first + size, count)):
+            done(place)
+
+
+def _worked(
+    work: Callable[[Part, Any], Found],
+    merge: Callable[[Found, Found], Found],
+    parts: list[Part],
+    shared: Any,
+) -> Found:
+    return _merged(merge, [work(part, shared) for part in parts])
+
+
 def _merged(merge: Callable[[Found, Found], Found], found: list[Found]) -> Found:
     total = found[0]
     for each in found[1:]:
@@ -112,7 +140,7 @@ def _merged(merge: Callable[[Found, Found], Found], found: list[Found]) -> Found
     return total
 
 
-def _wait(client: Any, futures: list[Any], done: Callable[[int], None] | None) -> None:
+def _wait(client: Any, futures: list[Any], done: Callable[[int], None]) -> None:
     """Until the last is there or one has failed; not for a cluster that is gone."""
     pending = dict(enumerate(futures[:-1]))
     heard, finished = time.monotonic(), threading.Event()
@@ -124,8 +152,7 @@ def _wait(client: Any, futures: list[Any], done: Callable[[int], None] | None) -
             future = pending.pop(place)
             if future.status == "error":
                 future.result()
-            if done is not None:
-                done(place)
+            done(place)
         if moved or _workers(client):
             heard = time.monotonic()
         elif time.monotonic() - heard > PATIENCE:
@@ -133,7 +160,7 @@ def _wait(client: Any, futures: list[Any], done: Callable[[int], None] | None) -
                 f"no worker is left: waited {PATIENCE:g} s for one to come back, and gave up"
             )
     for place in pending:
-        if done is not None and futures[-1].status == "finished":
+        if futures[-1].status == "finished":
             done(place)
 
 
@@ -149,8 +176,8 @@ def _workers(client: Any) -> dict[str, Any]:
     return workers
 
 
-def _check(client: Any) -> None:
-    """Wait for a first worker; say where workers have another qkv, or none."""
+def _check(client: Any) -> int:
+    """Wait for a first worker; say where workers have another qkv, or none. How many there are."""
     if not hasattr(client, "scheduler") or not hasattr(client, "compute"):
         raise TypeError(f"client must be a dask.distributed.Client; got {type(client).__name__}")
     start = time.monotonic()
@@ -160,7 +187,7 @@ def _check(client: Any) -> None:
         time.sleep(_GLANCE / 5)
     known = _KNOWN.setdefault(client, set())
     if workers <= known:
-        return
+        return len(workers)
     told = client.get_versions(packages=["qkv"])
     own = told["client"]["packages"]["qkv"]
     for address, versions in told["workers"].items():
@@ -173,6 +200,7 @@ def _check(client: Any) -> None:
                 stacklevel=4,
             )
     known |= workers
+    return len(workers)
 
 
 def _first_line(error: BaseException) -> str:

@@ -60,7 +60,7 @@ def find(
     if isinstance(wanted, Nearest):
         return Found(Width(scales(examples), unsmoothed, min(wanted.k, _most(examples))), none)
     if not isinstance(wanted, str):
-        return Found(Width(_checked(wanted, d), unsmoothed), none)
+        return Found(Width(checked(wanted, d), unsmoothed), none)
     if wanted in RULES:
         return Found(Width(rule(examples, kernel, wanted), unsmoothed), none)
     if wanted not in (*CRITERIA, "knn"):
@@ -118,7 +118,7 @@ def _most(examples: Examples) -> int:
     return max(1, round(_count(examples)) - 1)
 
 
-def _checked(wanted: Any, d: int) -> Array:
+def checked(wanted: Any, d: int) -> Array:
     numbers = np.asarray(wanted, dtype=np.float64)
     if numbers.ndim > 1 or numbers.size not in ((1,) if numbers.ndim == 0 else (1, d)):
         raise ValueError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numbers
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from qkv.operators.sorted.ascending import ascending
 from qkv.regression import bandwidth as search
-from qkv.regression import batches, columns, empty, local, rows, storage
+from qkv.regression import batches, columns, empty, lazy, local, rows, storage
 from qkv.regression.examples import Array, Examples, Keys, Places, Width
 from qkv.regression.kernels import KernelLike, as_kernel
 from qkv.regression.nearest import Nearest
@@ -45,6 +46,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     bandwidth_: Array
     smoothing_: Array
     cv_curve_: Array
+    lazy_examples_: lazy.LazyExamples  # instead of most others, where they stay on workers
 
     def _see(self, X: Any, target: Array, sample_weight: Any) -> Self:  # noqa: N803
         """Keep the examples, and find out how wide to look at them."""
@@ -88,6 +90,37 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         self.cv_curve_ = found.curve[np.lexsort(found.curve.T[::-1])]
         return self
 
+    def _see_lazy(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:  # noqa: N803
+        """Leave the examples on the workers of a Dask cluster."""
+        empty.check(self.empty)
+        lazy.check_distributed(self, sample_weight)
+        self.kernel_ = as_kernel(self.kernel)
+        x = lazy.as_lazy_array(X, "X")
+        y = lazy.as_lazy_array(y, "y")
+        if x.ndim != 2 or len(x) != len(y):
+            raise ValueError(f"X must have shape (n, d) and y n rows; got {x.shape} and {y.shape}")
+        self.n_features_in_ = x.shape[1]
+        self.bandwidth_ = search.checked(self.bandwidth, x.shape[1])
+        self.width_ = Width(self.bandwidth_, np.empty(0))
+        self.lazy_examples_ = lazy.LazyExamples(lazy.default_client(), x, y, classes)
+        return self
+
+    def _answer_lazy(self, X: Any, policy: str, finish: Any) -> Any:  # noqa: N803
+        """What the workers answer: an array for an array, a lazy one for a lazy one."""
+        told = self.lazy_examples_
+        whole = partial(_finished, policy, told.mean, finish)
+        if lazy.is_lazy(X):
+            query = lazy.as_lazy_array(X, "X")
+            return told.lazy_answer(query, self.kernel_, self.width_, whole)
+        numbers = np.asarray(X, dtype=np.float64)
+        if numbers.ndim != 2 or numbers.shape[1] != self.n_features_in_:
+            raise ValueError(f"X must have shape (n, {self.n_features_in_}); got {numbers.shape}")
+        return whole(told.answer(numbers, self.kernel_, self.width_))
+
+    @property
+    def _is_lazy(self) -> bool:
+        return hasattr(self, "lazy_examples_")
+
     def _set_smoothing(self) -> Array | None:
         """The smoothing that the user set for each column of categories, if any."""
         if self.smoothing is None:
@@ -119,6 +152,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a file: safetensors and JSON, no code, whole or not at all."""
         check_is_fitted(self)
+        self._check_here()
         storage.save(self, Path(path))
 
     @classmethod
@@ -137,7 +171,15 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
 
     def _keys(self, X: Any) -> Keys:  # noqa: N803
         check_is_fitted(self)
+        self._check_here()
         return self.columns_.keys(self, X)
+
+    def _check_here(self) -> None:
+        if self._is_lazy:
+            raise ValueError(
+                "of a model that was fitted on Dask arrays only predict and predict_proba are "
+                "distributed"
+            )
 
     @property
     def _gaze(self) -> tuple[Examples, Kernel, Width]:
@@ -207,3 +249,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             found["weight"][batch, :kept] = heaviest
             found["index"][batch, :kept] = np.where(heaviest > 0, self.rows_[order], -1)
         return found
+
+
+def _finished(policy: str, prior: Array, finish: Callable[[Array], Any], told: lazy.Told) -> Any:
+    return finish(lazy.filled(policy, prior, told))

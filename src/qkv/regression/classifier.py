@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +11,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
+from qkv.extras import need
+from qkv.regression import lazy
 from qkv.regression.base import NadarayaWatson
 from qkv.regression.examples import Array
 from qkv.regression.kernels import KernelLike
@@ -56,6 +59,10 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
             raise ValueError(
                 "NadarayaWatsonClassifier requires y to be passed, but the target y is None"
             )
+        if lazy.is_lazy(X):
+            names = lazy.as_lazy_array(y, "y")
+            self.classes_ = np.asarray(need("dask.array", "cluster").unique(names).compute())
+            return self._see_lazy(X, names, sample_weight, self.classes_)
         check_classification_targets(y)
         names = column_or_1d(y, warn=True)
         check_consistent_length(X, names)
@@ -64,13 +71,22 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """The probability of each class in `classes_`, (n, classes)."""
+        if self._is_lazy:
+            shares: Array = self._answer_lazy(X, self.empty, _probabilities)
+            return shares
         return _probabilities(self._answer(self._keys(X), self.empty))
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """The most probable class, (n,)."""
         policy = "prior" if self.empty == "nan" else self.empty
-        found = _probabilities(self._answer(self._keys(X), policy))
-        return np.asarray(self.classes_[found.argmax(axis=1)])
+        if self._is_lazy:
+            names: npt.NDArray[Any] = self._answer_lazy(X, policy, partial(_class, self.classes_))
+            return names
+        return _class(self.classes_, self._answer(self._keys(X), policy))
+
+
+def _class(classes: npt.NDArray[Any], answer: Array) -> npt.NDArray[Any]:
+    return np.asarray(classes[_probabilities(answer).argmax(axis=1)])
 
 
 def _probabilities(answer: Array) -> Array:

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from qkv.bandwidth import Undecided
 from qkv.extras import need
-from qkv.regression import batches, local, rows, uncertainty
+from qkv.regression import batches, lazy, local, rows, uncertainty
 from qkv.regression.base import NadarayaWatson
 from qkv.regression.criteria import residuals
 from qkv.regression.examples import Array, Keys
@@ -56,7 +56,8 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
             for, and else takes a tenth of the most.
         verbose: show how the search for a bandwidth comes along, if it takes over a second.
 
-    X is an array, or a table of pandas, Polars or Arrow. Dates count in days, other times in
+    X is an array, or a table of pandas, Polars or Arrow; or a Dask array or frame, whose rows then
+    stay on the workers: docs/scale.md says what is distributed. Dates count in days, other times in
     seconds, booleans as 0 and 1. A number that is missing (NaN, None, null) takes no part in the
     distance to its row, which is scaled up by the share of columns that do; to a line it tells
     nothing of the slope along its column. Nearest neighbours take no missing numbers. A missing
@@ -91,6 +92,9 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Keep the rows of X (n, d) with their targets y (n,) or (n, k); search the bandwidth."""
+        if lazy.is_lazy(X):
+            self._one_output = getattr(y, "ndim", 1) == 1
+            return self._see_lazy(X, y, sample_weight)
         target = _targets(self, y)
         check_consistent_length(X, target)
         self._one_output = target.ndim == 1
@@ -102,6 +106,8 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         With `return_std`, also the standard deviation of an observation about each: attention
         over squared leave-one-out residuals.
         """
+        if self._is_lazy and not return_std:
+            return self._answer_lazy(X, self.empty, _first if self._one_output else _all)
         query = self._keys(X)
         answer = self._shaped(self._answer(query, self.empty))
         if not return_std:
@@ -134,6 +140,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         For models of one column of numbers, dates or times.
         """
         check_is_fitted(self)
+        self._check_here()
         numbers = self.columns_.numbers
         if len(numbers) != 1 or self.columns_.names or not self._one_output:
             raise ValueError(
@@ -167,6 +174,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1; got {level!r}")
         check_is_fitted(self)
+        self._check_here()
         if self._cannot_tell("the interval"):
             k = self.examples_.target.shape[1]
             return lambda query: self._shaped(np.full((len(query), 2, k), np.nan))
@@ -204,6 +212,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         One example cannot tell: NaN, with a warning.
         """
         check_is_fitted(self)
+        self._check_here()
         examples = self.examples_
         if self._cannot_tell("R²"):
             return math.nan
@@ -232,6 +241,14 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _first(answer: Array) -> Array:
+    return answer[:, 0]
+
+
+def _all(answer: Array) -> Array:
+    return answer
 
 
 def _targets(estimator: Any, y: Any) -> Array:
