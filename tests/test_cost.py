@@ -106,10 +106,28 @@ def test_a_fit_finds_the_line_that_made_the_times() -> None:
         (64, 64, 5),
     ]:
         work = cost.work(_posed(n, m, d, batch=17))
-        trials.append(Trial("", "dot/forward", False, work, "sdpa", {"sdpa": true.seconds(work)}))
-    found = fit(iter(trials))["sdpa/dot/forward"]
+        trials.append(Trial("", "dot/forward", {}, work, "sdpa", {"sdpa": true.seconds(work)}))
+    found = fit(trials)["sdpa/dot/forward"]
     for trial in trials:
         assert found.seconds(trial.work) == pytest.approx(trial.seconds["sdpa"], rel=0.03)
+
+
+def test_what_a_mask_adds_is_fitted_to_what_is_left() -> None:
+    plain, mask = cost.Line(1e-5, pair=2e-9), cost.Line(7e-5, pair=3e-10)
+    trials = []
+    for place in range(40):
+        amounts = (1.0, 3.0 * place, 5.0 * place, 1e3 * 1.3**place, 7e3 * 1.2**place, 0.0)
+        work = cost.Work(*amounts)
+        alone = plain.seconds(work)
+        masked = plain.seconds(work._replace(pairs=0.5 * work.pairs))
+        masked += mask.seconds(cost.Work(1.0, 0.0, 0.0, 0.5 * work.pairs, 0.0, 0.0))
+        trials.append(Trial("", "additive/forward", {}, work, "fused", {"fused": alone}))
+        trials.append(
+            Trial("", "additive/forward", {"fused": 0.5}, work, "fused", {"fused": masked})
+        )
+    found = fit(trials)["mask/fused/forward"]
+    assert found.call == pytest.approx(mask.call, rel=0.1)
+    assert found.pair == pytest.approx(mask.pair, rel=0.1)
 
 
 def test_what_was_checked_once_is_known_by_its_signature() -> None:

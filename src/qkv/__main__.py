@@ -1,4 +1,4 @@
-"""`python -m qkv`, and the command `qkv`: Ctrl-C ends it at any time without a traceback."""
+"""`python -m qkv`, `torchrun -m qkv`, and the command `qkv`: Ctrl-C ends it without a traceback."""
 
 from __future__ import annotations
 

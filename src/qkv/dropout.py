@@ -22,9 +22,10 @@ class Dropout(NamedTuple):
 
     rate: float
     row_keys: Tensor  # (*batch, n), int32
+    first_key: int = 0  # where keys begin in the whole of which they are a shard
 
     def narrow(self, axis: int, start: int, stop: int) -> Dropout:
-        return Dropout(self.rate, self.row_keys.narrow(axis, start, stop - start))
+        return self._replace(row_keys=self.row_keys.narrow(axis, start, stop - start))
 
     def apply(self, weights: Tensor, start: int, keys: Tensor | None = None) -> Tensor:
         """Drop from the weights (*batch, rows, m) of the queries from `start` on.
@@ -34,7 +35,8 @@ class Dropout(NamedTuple):
         """
         rows = self.row_keys[..., start : start + weights.shape[-2]]
         if keys is None:
-            keys = torch.arange(weights.shape[-1], dtype=torch.int32, device=weights.device)
+            stop = self.first_key + weights.shape[-1]
+            keys = torch.arange(self.first_key, stop, dtype=torch.int32, device=weights.device)
         kept = keep(rows, keys, self.rate)
         return torch.where(kept, weights / (1.0 - self.rate), 0.0)
 

@@ -28,6 +28,32 @@ def in_transform() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
+def sizes_are_known(*sizes: int) -> bool:
+    """False where one is a symbol: the graph being traced is to serve other sizes too.
+
+    A decision on a symbol would hold the graph to one side of it, see :func:`surely_equal`.
+    """
+    if not torch.compiler.is_compiling():
+        return True
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # imports sympy
+
+    return all(has_static_value(size) for size in sizes)
+
+
+def surely_equal(size: int, other: int) -> bool:
+    """Whether two sizes are equal, as far as that is known without holding a graph to it."""
+    if not torch.compiler.is_compiling():
+        return size == other
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(size == other)
+
+
+def is_for_onnx() -> bool:
+    """Whether what is traced is to become an ONNX model, which knows torch's operators alone."""
+    return torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export()
+
+
 def is_eager(*tensors: Tensor) -> bool:
     """True where plain tensors are computed at once, and nobody traces, transforms or watches.
 

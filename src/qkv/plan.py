@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qkv.jit.kernels import UnavailableError, warn_once
+from qkv.looking import is_for_onnx, sizes_are_known
 from qkv.memory import readable
 from qkv.operators import banded, dense, fused, lookup, sdpa, sorted, streamed, topk
 from qkv.operators.base import Offer, Operator, Result
@@ -23,6 +24,9 @@ OPERATORS: dict[str, Operator] = {
     "dense": Operator(dense.refusal, dense.offer, dense.estimate),
     "streamed": Operator(streamed.refusal, streamed.offer, streamed.estimate),
 }
+
+#: Operators that call kernels of our own.
+OWN_KERNELS = ("lookup", "sorted", "banded", "fused")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ def _order(problem: Problem) -> tuple[str, ...]:
     checked = problem.checked
     if checked is not None and checked.order is not None:
         return checked.order
+    if is_for_onnx() or not sizes_are_known(*problem.batch, problem.n, problem.m):
+        return _by_capability(problem)
     seconds: dict[str, float] = {}
     for name, operator in OPERATORS.items():
         if operator.refusal(problem) is None:
@@ -96,6 +102,19 @@ def _order(problem: Problem) -> tuple[str, ...]:
     if checked is not None:
         checked.order = order
     return order
+
+
+def _by_capability(problem: Problem) -> tuple[str, ...]:
+    """The operators that can serve, whatever the sizes: those for special cases first.
+
+    Where sizes are symbols, times are unknown, and comparing them would tie the graph to some.
+    """
+    able = [name for name, operator in OPERATORS.items() if operator.refusal(problem) is None]
+    if is_for_onnx():
+        able = [name for name in able if name not in OWN_KERNELS]
+    if sdpa.is_plainly_causal(problem) and "banded" in able:
+        able.remove("banded")  # the kernel's own causal mode skips as much
+    return tuple(able)
 
 
 def explain(problem: Problem) -> Plan:

@@ -104,6 +104,7 @@ def _answer(problem: Problem, operator: str | None) -> Result:
         result = plan.answer(problem, operator)
         if not result[0].requires_grad and is_finite(result[0]):
             return result
+        problem = problem._replace(asked_again=True)
     quarantined = quarantine(problem)
     answer, log_total = plan.answer(quarantined.problem, operator)
     return quarantined.mark(answer), log_total
@@ -126,6 +127,11 @@ def attend_partial(
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
     problem = pose(q, k, v, similarity, with_bias(mask, bias), wants_total=True)
+    return answer_partial(problem, operator)
+
+
+def answer_partial(problem: Problem, operator: str | None = None) -> Partial:
+    """What the keys of a problem say that wants its total."""
     answer, log_total = _answer(problem, operator)
     assert log_total is not None, "every operator gives the total where it is asked for"
     return Partial(answer, log_total)

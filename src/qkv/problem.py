@@ -49,6 +49,7 @@ class Problem(NamedTuple):
     wants_total: bool = False  # whether the log of the total weight is asked for too
     position_bias: PositionBias | None = None  # what is added to the scores by position
     checked: Checked | None = None  # what is known of its kind; None where nothing is kept
+    asked_again: bool = False  # whether a first answer held NaN or inf, so that speed is no matter
 
     @property
     def n(self) -> int:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.looking import is_finite, may_look
+from qkv.looking import is_finite, may_look, sizes_are_known
+from qkv.mask import Runs
 from qkv.memory import TILE_BYTES
 from qkv.problem import Problem
 
@@ -53,6 +55,11 @@ def quarantine(problem: Problem) -> Quarantined:
 def _may_reach(problem: Problem, bad: Tensor) -> Tensor:
     """Whether each query may attend to a bad key, (…, n), a tile of queries at a time."""
     assert problem.mask is not None
+    runs = problem.mask.runs(problem.tile(0, problem.n))
+    if runs is not None and runs.stride == 1:
+        return _within_runs(bad, runs)
+    if not sizes_are_known(problem.n, bad.numel()):  # all at once, as operators do there
+        return (problem.mask.allowed(problem.tile(0, problem.n)) & bad.unsqueeze(-2)).any(-1)
     rows = max(1, TILE_BYTES // max(1, bad.numel()))
     bad = bad.unsqueeze(-2)  # (..., 1, m)
     reach = [
@@ -62,3 +69,15 @@ def _may_reach(problem: Problem, bad: Tensor) -> Tensor:
     if not reach:
         return bad.any(-1).expand(*bad.shape[:-2], 0)
     return torch.cat(reach, dim=-1)
+
+
+def _within_runs(bad: Tensor, runs: Runs) -> Tensor:
+    """Whether each run start ≤ j < stop holds a bad key, (…, n): by counting, without pairs."""
+    count = F.pad(bad.cumsum(-1), (1, 0))  # (..., m + 1): bad keys before each
+    start, stop = (x.clamp(0, bad.shape[-1]) for x in (runs.start, runs.stop))
+    if start.ndim == stop.ndim == 1:  # the same for all entries
+        return count[..., stop] > count[..., start]
+    batch = torch.broadcast_shapes(bad.shape[:-1], start.shape[:-1], stop.shape[:-1])
+    count = count.expand(*batch, count.shape[-1])
+    start, stop = (x.expand(*batch, x.shape[-1]) for x in (start, stop))
+    return count.gather(-1, stop) > count.gather(-1, start)

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -17,6 +18,9 @@ from typing import Any
 
 import numpy as np
 from playwright.sync_api import Browser, Page, Route
+from typer.testing import CliRunner
+
+from qkv.cli import app
 
 #: Opens an address of the server in a browser.
 Open = Callable[..., Page]
@@ -124,6 +128,19 @@ def doubles(text: str) -> Any:
 
 def floats(text: str) -> Any:
     return np.frombuffer(base64.b64decode(text), "<f4")
+
+
+def run_command(command: str, folder: Path | None = None) -> str:
+    """What a line of "as command" prints; in this process, which has loaded everything."""
+    _, *words = shlex.split(command)
+    before = os.getcwd()
+    try:
+        os.chdir(folder or before)
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+    finally:
+        os.chdir(before)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def run_python(code: str, folder: str | None = None) -> dict[str, Any]:

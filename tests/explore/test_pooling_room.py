@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from explored import _MAIN, Open, Server, doubles, floats, run_python
+from explored import Open, Server, doubles, floats, run_command, run_python
 from playwright.sync_api import Page, expect
 
 KERNELS = ["gaussian", "boxcar", "triangular", "epanechnikov", "laplacian", "biweight", "tricube"]
@@ -108,12 +106,9 @@ def test_the_command_gives_the_same_on_what_is_exported(open_page: Open, tmp_pat
         page.get_by_role("button", name="CSV", exact=True).click()
     event.value.save_as(tmp_path / "points.csv")
     command = page.get_by_label("As command").inner_text()
-    done = subprocess.run(
-        [sys.executable, "-c", _MAIN, *command.split()[1:]],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    printed = run_command(command, tmp_path)
     answer = page.locator(".facts .is-answer").first.inner_text()
-    assert f" {answer} " in done.stdout.replace("│", " ")
+    assert f" {answer} " in printed.replace("│", " ")
 
 
 def test_the_query_follows_the_pointer_and_the_keys(open_page: Open) -> None:
@@ -152,10 +147,9 @@ def test_bandwidth_by_keyboard_choose_for_me_undo_back_and_reload(open_page: Ope
     page.go_back()
     expect(page).to_have_url(re.compile(r"bandwidth=0\.34"))
     page.get_by_label("Kernel", exact=True).select_option("boxcar")
-    address, seen = page.url, figures(page)
     expect(page.get_by_role("button", name="Use boxcar")).to_have_attribute("aria-pressed", "true")
-    page.wait_for_timeout(300)
-    seen = figures(page)
+    expect(page.get_by_label("As Python")).to_contain_text('"boxcar", bandwidth=0.34')
+    address, seen = page.url, figures(page)
     page.goto("about:blank")
     page.goto(address)
     expect(page.locator(".facts .is-answer").first).not_to_be_empty()

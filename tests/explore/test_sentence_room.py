@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
-import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from explored import _MAIN, Open, Server, floats, run_python, served
+from explored import Open, Server, floats, run_command, run_python, served
 from playwright.sync_api import expect
-
-import qkv
 
 TEXT = "the dog wagged his tail"
 
@@ -35,7 +30,7 @@ def looked(server: Server, **body: object) -> tuple[dict[str, object], np.ndarra
         {"model": "minilm", "layer": -1},
     ],
 )
-def test_as_python_gives_the_same_weights(server: Server, body: dict[str, object]) -> None:
+def test_python_and_command_give_the_same_weights(server: Server, body: dict[str, object]) -> None:
     said, weights = looked(server, **body)
     if body.get("layer") == -1:
         wanted = floats(said["rollout"]).reshape(weights.shape[-2:])
@@ -44,18 +39,9 @@ def test_as_python_gives_the_same_weights(server: Server, body: dict[str, object
         wanted = own.mean(0) if body.get("head") == -1 else own[body.get("head", 0)]
     found = np.asarray(run_python(said["python"])["weights"])
     assert found == pytest.approx(wanted, abs=1e-6)
-
-
-def test_the_command_says_the_same_of_words(server: Server) -> None:
-    said, weights = looked(server, model="minilm", layer=4, head=1)
-    done = subprocess.run(
-        [sys.executable, "-c", _MAIN, *shlex.split(said["command"])[1:], "--query", "wagged"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    words = [None, 0, 1, 2, 2, 3, 4, None]  # [CLS] the dog wa ##gged his tail [SEP]
-    merged = qkv.summary.merge(torch.from_numpy(weights[4, 1].copy()), words, words)
-    for word, weight in zip(TEXT.split(), merged[2].tolist(), strict=True):
-        assert re.search(rf"{word}\s.*{weight:.2f}", done.stdout), done.stdout
+    told = json.loads(run_command(f"{said['command']} --json"))
+    assert told["keys"] == said["pieces"]
+    assert np.array(told["weights"]) == pytest.approx(wanted, abs=1e-6)
 
 
 @pytest.mark.parametrize("model", ["vectors", "minilm"])
@@ -109,7 +95,7 @@ def test_typing_the_wall_and_a_cell(open_page: Open) -> None:
     matrix.scroll_into_view_if_needed()
     box = matrix.bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + box["width"] - 8, box["y"] + box["height"] - 8)
+    page.mouse.move(box["x"] + box["width"] - 24, box["y"] + box["height"] - 8)
     expect(unfolded).to_contain_text("[SEP] looks at [SEP] with")
     page.get_by_label("Beside it").select_option("sentence")
     page.get_by_label("Sentence beside").fill("a cat slept")
@@ -160,6 +146,9 @@ def test_a_model_folder_is_opened(bert: Path) -> None:
         assert weights.shape == (3, 5, 6, 6)
         found = run_python(said["python"])["weights"].numpy()
         assert found == pytest.approx(weights[1, 4], abs=1e-6)
+        told = json.loads(run_command(f"{said['command']} --json"))
+        assert told["keys"] == said["pieces"]
+        assert np.array(told["weights"]) == pytest.approx(weights[1, 4], abs=1e-6)
         body = {"model": "open", "text": "the dog wagged", "layer": 1, "head": 4, "row": 2}
         cell = server.answer("sentence/cell", body)
         assert cell["exponential"] / cell["total"] == pytest.approx(cell["weight"], abs=1e-6)

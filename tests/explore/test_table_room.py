@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from explored import _MAIN, Open, Server, run_python, served
+from explored import _MAIN, Open, Server, run_command, run_python, served
 from playwright.sync_api import expect
 
 import qkv
@@ -47,7 +46,15 @@ QUESTIONS = [
     {"query": "3.2", "similarity": "epanechnikov", "where": "year >= 2020 and field = 'civil'"},
     {**STUDENTS, "similarity": "fuzzy", "query": "Jon Do"},
     {**STUDENTS, "key": "joined", "value": "year", "query": "2023-01-01", "bandwidth": 90},
-]
+    {"query": "3.4", "bandwidth": 0.2, "weight": "year", "decay": "year", "half_life": "1.5"},
+    {"query": "3.4", "bandwidth": 0.2, "also": [
+        {"key": "field", "query": "civil", "similarity": "fuzzy", "bandwidth": 0.3},
+        {"key": "year", "query": "2021", "similarity": "laplacian", "bandwidth": 2}]},
+    {**STUDENTS, "similarity": "fuzzy", "query": "Jon, Do", "value": "year", "also": [
+        {"key": "major", "query": 'a "b", c', "similarity": "fuzzy", "bandwidth": None}]},
+    {**STUDENTS, "key": "year", "value": "year", "query": "2", "bandwidth": 1, "decay": "joined",
+     "half_life": "90d", "as_of": "2023-06-01"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("body", QUESTIONS)
@@ -57,18 +64,46 @@ def test_python_and_command_give_the_same(server: Server, body: dict[str, object
     wanted = pytest.approx(said["value"]) if isinstance(said["value"], float) else said["value"]
     assert answer.value == wanted
     assert answer.effective_rows == pytest.approx(said["effective"])
-    done = subprocess.run(
-        [sys.executable, "-c", _MAIN, *shlex.split(said["command"])[1:], "--json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert json.loads(done.stdout)[0]["value"] == wanted
+    assert json.loads(run_command(f"{said['command']} --json"))[0]["value"] == wanted
+
+
+def test_several_keys_multiply_and_rows_age(server: Server) -> None:
+    body = {"query": "3.4", "bandwidth": 0.2, "decay": "year", "half_life": "1.5", "also": [
+        {"key": "field", "query": "civil", "similarity": "equal", "bandwidth": None}]}  # fmt: skip
+    said = server.answer("table/ask", body)
+    lines = [line.split(",") for line in SALARIES.read_text().splitlines()[1:]]
+    kept = [(float(g), float(v), int(year)) for g, v, field, year in lines if field == "civil"]
+    weights = [
+        math.exp(-(((g - 3.4) / 0.2) ** 2) / 2) * 2 ** ((y - 2024) / 1.5) for g, _, y in kept
+    ]
+    mean = sum(w * v for w, (_, v, _) in zip(weights, kept, strict=True)) / sum(weights)
+    assert said["value"] == pytest.approx(mean)
+    assert said["columns"][:3] == ["gpa", "field", "salary"]
+
+
+def test_each_group_answers(server: Server) -> None:
+    body = {"query": "3.5", "bandwidth": 0.1, "by": "field"}
+    said = server.answer("table/ask", body)
+    assert said["of"] == len(said["groups"]) == 4
+    for group in said["groups"]:
+        alone = {**body, "by": "", "where": f"field = '{group['group']}'"}
+        assert group["value"] == pytest.approx(server.answer("table/ask", alone)["value"])
+    answer = run_python(said["python"])["answer"]
+    assert {each["group"]: each["value"] for each in said["groups"]} == pytest.approx(
+        {name: each.value for name, each in answer.items()}
+    )
+    told = json.loads(run_command(f"{said['command']} --json"))[0]["groups"]
+    assert {each["group"]["field"] for each in told} == set(answer)
+    lines = server.answer("table/curve", {**body, "low": 3.0, "high": 4.0})["lines"]
+    assert {line["group"] for line in lines} == set(answer)
+    assert lines[0]["value"][50] == pytest.approx(answer[lines[0]["group"]].value)
 
 
 def test_the_curve_is_the_same_question_along_a_grid(server: Server) -> None:
     curve = server.answer("table/curve", {"low": 3.0, "high": 4.0, "bandwidth": 0.1})
     for place in (0, 37, 100):
         said = server.answer("table/ask", {"query": repr(curve["grid"][place]), "bandwidth": 0.1})
-        assert curve["value"][place] == pytest.approx(said["value"])
+        assert curve["lines"][0]["value"][place] == pytest.approx(said["value"])
 
 
 @pytest.mark.parametrize(
@@ -84,6 +119,12 @@ def test_the_curve_is_the_same_question_along_a_grid(server: Server) -> None:
             "that table is no longer here: drop its file in again",
         ),
         ("ask", {"source": "open"}, "no table was opened: start with `qkv explore --open FILE`"),
+        ("ask", {"also": [{"key": "gpa"}]}, "each key must be another column; got gpa, gpa"),
+        ("ask", {"also": [{}] * 4}, "also must be a list of at most 3; got"),
+        ("ask", {"decay": "year"}, "the half-life must be a number or such as 90d; there is none"),
+        ("ask", {"weight": "field"}, "weight must name a column of numbers; 'field' is string"),
+        ("ask", {"by": "nothing"}, "nothing"),
+        ("curve", {"also": [{"key": "field"}]}, "a curve goes along one key"),
         ("curve", {"low": 4.0, "high": 3.0}, "the range must go upwards; got 4 to 3"),
         ("curve", {"similarity": "equal"}, "a curve needs a kernel: equal keys alone say nothing"),
     ],
@@ -127,7 +168,7 @@ def test_asking_by_hand(open_page: Open) -> None:
     page.get_by_label("Where").fill("year >= 2023")
     page.get_by_label("Where").press("Enter")
     expect(page.get_by_label("The plan")).to_contain_text("year >= 2023")
-    page.get_by_label("Similarity").select_option("equal")
+    page.get_by_label("Similarity", exact=True).select_option("equal")
     ask.fill("3.475")
     ask.press("Enter")
     expect(facts).to_contain_text("no row speaks")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from explored import _MAIN, Server, floats, learning, new_page, run_python, served
+from explored import Server, floats, learning, new_page, run_command, run_python, served
 from playwright.sync_api import Browser, expect
 
 from qkv.explore.dates import Dates
@@ -40,11 +37,7 @@ def test_python_and_command_give_the_same(translator: Server) -> None:
     assert [each["score"] for each in said["beam"]] == pytest.approx([each.score for each in found])
     for each, own in zip(said["beam"], found, strict=True):
         assert floats(each["weights"]) == pytest.approx(own.alignment.weights.flatten(), abs=1e-6)
-    done = subprocess.run(
-        [sys.executable, "-c", _MAIN, *shlex.split(said["command"])[1:]],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    lines = [line.split("\t") for line in run_command(said["command"]).splitlines()]
     assert [text for _, text in lines] == [each["text"] for each in said["beam"]]
 
 
@@ -59,6 +52,18 @@ def test_scores_are_those_of_the_tokens(translator: Server) -> None:
     scores = [each["score"] for each in said["beam"]]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] >= said["greedy"]["score"] - 1e-6
+
+
+def test_the_tree_holds_every_translation_found(translator: Server) -> None:
+    said = translator.answer("translate/run", {"model": "open", "text": TEXT, "beam": 4})
+    tree = said["tree"]
+    for each in said["beam"]:
+        nodes = [tree[i] for i in each["way"]]
+        assert [node["text"] for node in nodes] == [*each["target"], "⏎"]
+        assert [node["log_p"] for node in nodes] == pytest.approx(each["log_p"], abs=1e-4)
+        assert [node["fate"] for node in nodes] == ["kept"] * len(each["target"]) + ["ended"]
+        assert nodes[-1]["score"] == pytest.approx(each["score"], abs=1e-6)
+    assert {node["fate"] for node in tree} == {"kept", "ended", "pruned"}
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_all_compiled_code_is_found_for_warming_up() -> None:
             names = [getattr(each, "id", "") for each in getattr(node, "decorator_list", [])]
             if {"kernel", "kernel_in_order", "callback"} & set(names):
                 assert f"{home}.{node.name}" in known  # type: ignore[attr-defined]
-    assert {"operators.fused.distance.gaussian_scores"} <= known
+    assert {"formula.gaussian.scores", "formula.learned_gaussian.gradient"} <= known
 
 
 def test_the_level_is_that_of_the_leg() -> None:

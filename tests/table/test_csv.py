@@ -169,6 +169,15 @@ def test_names_with_signs_that_others_take_for_patterns(tmp_path: Path) -> None:
         assert _database(tmp_path / name, f"k,v,n\n1,{len(name)},\n").query(1).value == len(name)
 
 
+@pytest.mark.parametrize("name", ["*", "a.b", "COLUMNS(*)", "1", "'"])
+def test_columns_with_signs_that_others_take_for_expressions(name: str, tmp_path: Path) -> None:
+    late = "".join(f"{i},,{i}\n" for i in range(3)) + "3,7,9\n"
+    (tmp_path / "t.csv").write_text(f"k,{name},v\n{late}")
+    database = qkv.Database(tmp_path / "t.csv", key=name, value="v")
+    assert database.query(7).value == 9
+    assert qkv.Database(tmp_path / "t.csv", key="k", value=name).query(3).value == 7
+
+
 def test_files_of_a_folder_may_be_written_differently(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("k,v\n1.5,2\n")
     (tmp_path / "b.csv").write_bytes("v;k;name\n3;2,5;José\n".encode("latin-1"))

@@ -178,6 +178,7 @@ HOSTILE = [
     "{0}",
     "%s",
     "\\",
+    "*",
 ]
 
 
@@ -214,7 +215,7 @@ def numbers_in_postgres(postgres: str) -> str:
             cursor.execute("CREATE INDEX ON numbers (key)")
             cursor.execute("ANALYZE numbers")
             cursor.adbc_ingest(
-                "hostile", pa.table(dict.fromkeys(HOSTILE, HOSTILE) | {"v": np.arange(10.0)})
+                "hostile", pa.table(dict.fromkeys(HOSTILE, HOSTILE) | {"v": np.arange(11.0)})
             )
     return postgres
 

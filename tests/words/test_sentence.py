@@ -189,8 +189,8 @@ def test_a_head_of_minilm_in_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--layer", "5"], "--layer belongs to --model minilm"),
-        (["--model", "bert"], "--model must be minilm; got 'bert'"),
+        (["--layer", "5"], "--layer belongs to --model"),
+        (["--model", "bert"], "--model must be minilm or a folder; got 'bert'"),
         (["--model", "minilm", "--similarity", "dot"], "--similarity belongs to word vectors, not"),
         (["--query", "cat"], "query must be one of When, he, saw, his"),
         (["--similarity", "cosin"], "did you mean 'cosine'"),

@@ -27,6 +27,7 @@ SUITES = [
     "explore",
     "noregret",
     "crossover",
+    "cluster",
 ]
 
 

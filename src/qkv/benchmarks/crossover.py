@@ -22,8 +22,9 @@ import qkv
 from qkv import cost
 from qkv.benchmarks import Figure
 from qkv.benchmarks.measure import least_seconds
+from qkv.operators import fused, sdpa
 from qkv.plan import OPERATORS
-from qkv.problem import pose
+from qkv.problem import Problem, pose
 
 PROBLEMS = 200
 #: Features of pairs in a problem, and numbers in its tensors: small enough for many problems.
@@ -38,6 +39,7 @@ SIMILARITIES: dict[str, Callable[[int], Any]] = {
     "gated": lambda d: qkv.Gated(d, d),
     "gaussian": lambda d: qkv.Gaussian(2 * math.sqrt(d)),
     "laplacian": lambda d: qkv.Laplacian(2 * math.sqrt(d)),
+    "boxcar": lambda d: qkv.Boxcar(2 * math.sqrt(d)),
     "tricube": lambda d: qkv.Tricube(2 * math.sqrt(d)),
     "equal": lambda d: qkv.Equal(),
     "a callable": lambda d: _city_block,
@@ -53,7 +55,7 @@ class Trial(NamedTuple):
 
     problem: str
     line: str  # family/direction, as `qkv.cost` has it
-    masked: bool
+    masks: dict[str, float]  # the share of pairs that operators visit whose mask is to be priced
     work: cost.Work
     chosen: str
     seconds: dict[str, float]
@@ -132,11 +134,18 @@ def _trial(
     return Trial(
         f"{name}, ({entries}; {n}, {m}, {d}), {mask_name}, {direction}",
         f"{similarity.family}/{direction}",
-        problem.mask is not None,
+        _shares(problem),
         work,
         plan.operator,
         dict(zip(able, least_seconds(*map(run, able), budget=budget), strict=True)),
     )
+
+
+def _shares(problem: Problem) -> dict[str, float]:
+    if problem.mask is None:
+        return {}
+    shares = {"dense": 1.0, "fused": fused.share(problem)}
+    return shares if sdpa.is_plainly_causal(problem) else shares | {"sdpa": sdpa.share(problem)}
 
 
 def measure() -> Iterator[Figure]:
@@ -153,38 +162,71 @@ def measure() -> Iterator[Figure]:
 
 def write_costs(path: Path) -> int:
     """Fit the lines of :mod:`qkv.cost` to this machine; how many there are."""
-    lines = fit(trials(masks=False))
+    lines = fit([*trials(masks=False), *trials(seed=1)])
     path.write_text(cost.as_json(lines, torch.get_num_threads()), encoding="utf-8")
     return len(lines)
 
 
-def fit(found: Iterator[Trial]) -> dict[str, cost.Line]:
-    """The lines that come closest to the times of problems without masks, relatively."""
-    samples: dict[str, list[tuple[cost.Work, float]]] = defaultdict(list)
+def fit(found: list[Trial]) -> dict[str, cost.Line]:
+    """The lines that come closest, relatively, to the times of problems without masks; then those
+    of masks, to what is left of the others' times."""
+    samples: dict[str, list[Sample]] = defaultdict(list)
     for trial in found:
-        if trial.masked:
-            continue
         for operator, seconds in trial.seconds.items():
-            family, direction = trial.line.split("/")
-            name = f"{operator}/{family}/{direction}"
-            if name not in cost.LINES:  # some take as long for any similarity
-                name = f"{operator}/any/{direction}"
-            if name in cost.LINES:
+            name = _name(operator, trial.line)
+            if name is not None and not trial.masks:
                 # Others than dense hold nothing for all pairs at once.
                 work = trial.work if operator == "dense" else trial.work._replace(fresh=0.0)
-                samples[name].append((work, seconds))
-    return {
-        name: _line(rows) for name, rows in samples.items() if len(rows) >= len(cost.Work._fields)
-    }
+                samples[name].append(Sample(work, seconds, seconds))
+    lines = {name: _line(rows) for name, rows in samples.items() if len(rows) >= FEWEST}
+    left: dict[str, list[Sample]] = defaultdict(list)
+    for trial in found:
+        for operator, share in trial.masks.items():
+            name = _name(operator, trial.line)
+            if name is None or operator not in trial.seconds:
+                continue
+            work = trial.work._replace(
+                pairs=share * trial.work.pairs, products=share * trial.work.products
+            )
+            fresh = work.fresh if operator == "dense" else 0.0
+            known = lines.get(name, cost.LINES[name])
+            seconds = trial.seconds[operator]
+            more = max(1e-6, seconds - known.seconds(work._replace(fresh=fresh)))
+            calls_and_pairs = cost.Work(1.0, 0.0, 0.0, work.pairs, 0.0, 0.0)
+            direction = trial.line.split("/")[1]
+            left[f"mask/{operator}/{direction}"].append(Sample(calls_and_pairs, more, seconds))
+    return lines | {name: _line(rows) for name, rows in left.items() if len(rows) >= FEWEST}
 
 
-def _line(rows: list[tuple[cost.Work, float]]) -> cost.Line:
-    """Least squares of relative errors, no cost below 0: multiplicative updates."""
-    work = np.array([row for row, _ in rows]) / np.array([[seconds] for _, seconds in rows])
+def _name(operator: str, line: str) -> str | None:
+    """The line of :mod:`qkv.cost` that prices an operator's work; None: it has none."""
+    direction = line.split("/")[1]
+    # Some take as long for any similarity.
+    names = (f"{operator}/{line}", f"{operator}/any/{direction}")
+    return next((name for name in names if name in cost.LINES), None)
+
+
+#: Fewer times than this say too little of a line.
+FEWEST = len(cost.Work._fields)
+
+
+class Sample(NamedTuple):
+    """What was done, the seconds it took, and those of the whole of which it was a part."""
+
+    work: cost.Work
+    seconds: float
+    whole: float
+
+
+def _line(rows: list[Sample]) -> cost.Line:
+    """Least squares of errors relative to the whole, no cost below 0: multiplicative updates."""
+    whole = np.array([[row.whole] for row in rows])
+    work = np.array([row.work for row in rows]) / whole
+    wanted = np.array([row.seconds for row in rows]) / whole[:, 0]
     scale = work.max(axis=0)
     work = work / np.where(scale > 0, scale, 1.0)
     prices = np.ones(work.shape[1])
-    target, square = work.sum(axis=0), work.T @ work
+    target, square = work.T @ wanted, work.T @ work
     for _ in range(20_000):
         prices *= target / np.maximum(square @ prices, 1e-300)
     found = prices / np.where(scale > 0, scale, 1.0)

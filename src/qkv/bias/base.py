@@ -195,5 +195,6 @@ def _sum(found: Sequence[Tensor]) -> Tensor:
 
 def _broadcasts(own: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     return len(own) <= len(wanted) and all(
-        size in (1, other) for size, other in zip(reversed(own), reversed(wanted), strict=False)
+        size == 1 or size == other
+        for size, other in zip(reversed(own), reversed(wanted), strict=False)
     )

@@ -163,7 +163,8 @@ def _hold(module: nn.Module, name: str, numbers: Tensor | Sequence[object]) -> N
 
 def _check_heads(what: str, own: tuple[int, ...], batch: tuple[int, ...]) -> None:
     fits = len(own) <= len(batch) and all(
-        size in (1, wanted) for size, wanted in zip(reversed(own), reversed(batch), strict=False)
+        size == 1 or size == wanted
+        for size, wanted in zip(reversed(own), reversed(batch), strict=False)
     )
     if not fits:
         raise ValueError(f"{what} for heads {own}, which must match the leading axes {batch}")

@@ -19,6 +19,7 @@ from qkv.cli import (
     translate,
     view,
     warmup,
+    weights,
 )
 from qkv.cli.app import app
 from qkv.cli.plain import speak_plainly
@@ -38,6 +39,7 @@ __all__ = [
     "translate",
     "view",
     "warmup",
+    "weights",
 ]
 
 

@@ -19,7 +19,7 @@ def bench(
         str,
         typer.Argument(
             help="What to measure: core, start, fused, formula, positions, regress, "
-            "table, layers, translate, explore, noregret or crossover."
+            "table, layers, translate, explore, noregret, crossover or cluster."
         ),
     ] = "core",
     json: Annotated[

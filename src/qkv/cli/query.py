@@ -99,6 +99,10 @@ def query(
         Path | None, typer.Option(help="Write all answers to this .parquet or .csv file.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print answers as JSON.")] = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="Let a Dask cluster read: the address of its scheduler, tcp://…:8786."),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say how the source would be asked, and stop.")
     ] = False,
@@ -113,6 +117,12 @@ def query(
     from qkv.table import Database
 
     options: dict[str, Any] = {"where": where, "top": rows}
+    if scheduler is not None:
+        if curve is not None:
+            raise ValueError("--curve is computed by this process: leave out --scheduler")
+        from qkv.cluster.jobs import connect
+
+        options["client"] = connect(scheduler)
     if demo and not words and queries is None and not key:
         for name, (own_key, own_value, asked, how) in _DEMO.items():
             database = Database(_sample(name), key=own_key, value=own_value)

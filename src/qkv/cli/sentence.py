@@ -25,34 +25,47 @@ def sentence(
         float | None, typer.Option(help="Below 1 the most similar stands out more.  [1]")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Look inside this model instead: minilm.")
+        str | None,
+        typer.Option(help="Look inside this model instead: minilm, or a Hugging Face folder."),
     ] = None,
-    layer: Annotated[int | None, typer.Option(help="Of the model, 0 to 5.  [the last]")] = None,
-    head: Annotated[int | None, typer.Option(help="Of the layer, 0 to 11.  [their mean]")] = None,
+    layer: Annotated[int | None, typer.Option(help="Of the model, from 0.  [the last]")] = None,
+    head: Annotated[int | None, typer.Option(help="Of the layer, from 0.  [their mean]")] = None,
+    rollout: Annotated[
+        bool, typer.Option("--rollout", help="Follow attention through all layers of the model.")
+    ] = False,
+    pieces: Annotated[
+        bool, typer.Option("--pieces", help="Show pieces and marks as the model reads them.")
+    ] = False,
     query: Annotated[str | None, typer.Option(help="Show what this word looks at, alone.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw to this file: .svg, .pdf or .png.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page to explore, offline.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print words and weights as JSON.")] = False,
 ) -> None:
     """Show what each word of a sentence looks at: by word vectors, or inside a model."""
-    _check(similarity, temperature, model, layer, head)
+    _check(similarity, temperature, model, layer, head, {"rollout": rollout, "pieces": pieces})
     check_suffix(plot, "--plot", ".svg", ".pdf", ".png")
     check_suffix(html, "--html", ".html", ".htm")
     from qkv import terminal
 
-    looking = _looking(text, similarity, temperature, model, layer, head)
+    if model is None:
+        looking = _by_vectors(text, similarity, temperature)
+    else:
+        looking = _inside(text, model, layer, head, rollout, pieces)
     rows = None if query is None else looking.of(query)
     console = Console()
-    if rows is None:
+    if json:
+        _print_json(looking, rows)
+    elif rows is None:
         console.print(
             terminal.matrix(looking.weights, looking.words, looking.words, console.width),
             soft_wrap=True,
         )
-    for row in rows or []:
+    for row in [] if json else rows or []:
         console.print(f"what {looking.words[row]}, word {row + 1}, looks at:", highlight=False)
         console.print(terminal.bars(looking.weights[row], looking.words, console.width))
-    for note in looking.notes:
+    for note in [] if json else looking.notes:
         console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
     if plot is not None:
         _draw(looking, rows, plot)
@@ -62,19 +75,34 @@ def sentence(
         console.print(f"page: {html}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _looking(
-    text: str,
-    similarity: str | None,
-    temperature: float | None,
-    model: str | None,
-    layer: int | None,
-    head: int | None,
-) -> Looking:
-    from qkv.words.sentence import by_minilm, by_vectors
+def _by_vectors(text: str, similarity: str | None, temperature: float | None) -> Looking:
+    from qkv.words.sentence import by_vectors
 
-    if model is None:
-        return by_vectors(text, similarity, 1.0 if temperature is None else temperature)
-    return by_minilm(text, layer, head)
+    return by_vectors(text, similarity, 1.0 if temperature is None else temperature)
+
+
+def _inside(
+    text: str, model: str, layer: int | None, head: int | None, rollout: bool, pieces: bool
+) -> Looking:
+    """By MiniLM or a model of the user's own: words where they are known, else pieces."""
+    if model == "minilm" and not pieces:
+        if rollout:
+            raise ValueError("--rollout goes from piece to piece: add --pieces")
+        from qkv.words.sentence import by_minilm
+
+        return by_minilm(text, layer, head)
+    from qkv.words.pieces import by_pieces
+
+    return by_pieces(text, None if model == "minilm" else model, layer, head, rollout)
+
+
+def _print_json(looking: Looking, rows: list[int] | None) -> None:
+    import json
+
+    chosen = range(len(looking.words)) if rows is None else rows
+    weights = [looking.weights[row].tolist() for row in chosen]
+    queries = [looking.words[row] for row in chosen]
+    print(json.dumps({"queries": queries, "keys": looking.words, "weights": weights}))  # noqa: T201
 
 
 def _check(
@@ -83,14 +111,16 @@ def _check(
     model: str | None,
     layer: int | None,
     head: int | None,
+    more: dict[str, bool],
 ) -> None:
     """Options that do not fit each other, before anything heavy is imported."""
     if model is None:
-        _refuse("belongs to --model minilm", layer=layer, head=head)
+        _refuse("belongs to --model", layer=layer, head=head)
+        _refuse("belongs to --model", **{name: given or None for name, given in more.items()})
         check_similarity(similarity, learned=False)
         return
-    if model != "minilm":
-        raise ValueError(f"--model must be minilm; got {model!r}")
+    if model != "minilm" and not Path(model).is_dir():
+        raise ValueError(f"--model must be minilm or a folder; got {model!r}")
     _refuse(
         "belongs to word vectors, not to --model", similarity=similarity, temperature=temperature
     )

@@ -74,6 +74,7 @@ def train(
     from qkv.translate import progress, session
     from qkv.translate.batches import Batching
     from qkv.translate.checkpoint import Checkpoint
+    from qkv.translate.ranks import joined
     from qkv.translate.recurrent import Recurrent
     from qkv.translate.sources import Sources
     from qkv.translate.train import Interrupted, Recipe, Watcher
@@ -112,24 +113,26 @@ def train(
             batching=Batching(batch_tokens), watch=words["watch"], tokenize=tokenize,
             patience=patience, seed=seed,
         )  # fmt: skip
-    display = progress.Display(console, recipe)
-    watcher: Watcher = display
-    if tensorboard is not None:
-        watcher = progress.Several(display, progress.TensorBoard(tensorboard))
-    if resume:
-        begun = session.resume(out, watcher)
-    else:
-        sources = Sources(**told, normalization=normalization)  # type: ignore[arg-type]
-        begun = session.begin(out, sources, sizes, spelling, recipe, watcher)
-    if len(begun.refused):
-        console.print(f"left out: {begun.refused}", markup=False, highlight=False)
-    try:
-        with display:
-            begun.training.run()
-    except Interrupted:
-        hint = f"stopped and saved; go on with: qkv translate train --out {out} --resume"
-        console.print(hint, markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+    with joined() as ranks:
+        console.quiet = not ranks.is_first  # one progress line, however many processes
+        display = progress.Display(console, recipe)
+        watcher: Watcher = display
+        if tensorboard is not None and ranks.is_first:
+            watcher = progress.Several(display, progress.TensorBoard(tensorboard))
+        if resume:
+            begun = session.resume(out, watcher, ranks)
+        else:
+            sources = Sources(**told, normalization=normalization)  # type: ignore[arg-type]
+            begun = session.begin(out, sources, sizes, spelling, recipe, watcher, ranks)
+        if len(begun.refused):
+            console.print(f"left out: {begun.refused}", markup=False, highlight=False)
+        try:
+            with display:
+                begun.training.run()
+        except Interrupted:
+            hint = f"stopped and saved; go on with: qkv translate train --out {out} --resume"
+            console.print(hint, markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(130) from None
     console.print(f"the best model is in {out}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -59,11 +59,12 @@ class Fields:
             raise ValueError(f"{name} must be whole characters; got half of a pair")
         return given
 
-    def flag(self, name: str, default: bool = False) -> bool:
-        given = self.body.get(name, default)
-        if not isinstance(given, bool):
-            raise ValueError(f"{name} must be true or false; got {_short(given)}")
-        return given
+    def several(self, name: str, most: int) -> list[Fields]:
+        """A list of objects, each with fields of its own."""
+        given = self.body.get(name, [])
+        if not isinstance(given, list) or len(given) > most:
+            raise ValueError(f"{name} must be a list of at most {most}; got {_short(given)}")
+        return [Fields(each) for each in given]
 
 
 def _short(given: object) -> str:

@@ -16,6 +16,7 @@ SENTENCE = 400  # characters
 PIECES = 64  # of a sentence, as a model reads it
 MODEL_BYTES = 2**31  # of a folder given with --open
 BEAM = 10
+KEYS = 4  # columns that a table is asked by at once
 
 THREADS = 2  # that compute
 WAITING = 64  # questions under way or waiting

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from qkv.formula.program import Program
 from qkv.jit import Callback
-from qkv.jit import cache as store
+from qkv.jit.kernels import FUNCTIONS
 from qkv.jit.signature import Signature
 
 
@@ -18,7 +19,7 @@ class TileFunction(Callback):
 
     def __init__(self, program: Program, form: str) -> None:
         self.program, self.form = program, form
-        of_scores = form in ("scores", "row_scores", "kept_scores")
+        of_scores = form.endswith("scores")
         self.name = f"{program.score_digest if of_scores else program.digest}.{form}"
         self._addresses: dict[str, int] = {}
         self._failures: dict[str, str] = {}
@@ -37,12 +38,24 @@ class TileFunction(Callback):
     def parts(self) -> Any:
         yield self.name
 
-    def machine_code(self, real: str) -> bytes:
-        code = self.found(real)
-        if code is None:
-            code = object_code(self.program, self.form, real)
-            store.write(self._file(real), code)
-        return code
+    def compile(self, real: str) -> bytes:
+        return object_code(self.program, self.form, real)
+
+
+class BuiltIn(TileFunction):
+    """One form of a formula that the package brings; its program is made where it is needed."""
+
+    def __init__(self, program: Callable[[], Program], kind: str, form: str) -> None:
+        self._program, self.name, self.form = program, f"{kind}.{form}", form
+        self._addresses, self._failures = {}, {}
+        FUNCTIONS[self.path] = self
+
+    def digest(self) -> str:
+        own = f"{self._program().digest} {_own_digest()}"
+        return hashlib.sha256(own.encode()).hexdigest()[:16]
+
+    def compile(self, real: str) -> bytes:
+        return object_code(self._program(), self.form, real)
 
 
 @cache

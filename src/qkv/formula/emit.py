@@ -26,8 +26,8 @@ def module_of(program: Program, form: str, real: str, triple: str) -> ir.Module:
     # For processors with AVX-512 LLVM prefers vectors of half the width.
     set.add(function.attributes, '"prefer-vector-width"="512"')
     tile = Tile(program, Writer(function, real), function.args[0], "gradient" in form)
-    if form == "row_scores":
-        row_scores(tile)
+    if form in ("row_scores", "kept_row_scores"):
+        row_scores(tile, keep=form == "kept_row_scores")
     elif form == "row_gradient":
         gradient(tile, rows=True)
     elif form == "gradient":

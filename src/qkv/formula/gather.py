@@ -125,9 +125,10 @@ def _gather(trace: Trace, held: list[Any], counts: dict[str, int], dtype: torch.
         else:
             column = _column(x, source, counts[source.kind])
             columns[source.kind].append((slot.axis is not None, column))
-    parameter = _joined([*sizes, *numbers, *runs], dtype)
+    kind = trace.kind(wanted)
+    parameter = _joined([*sizes[: PROGRAMS[kind].sizes_held], *numbers, *runs], dtype)
     return Form(
-        trace.kind(wanted),
+        kind,
         _side_by_side(columns["query"]),
         _side_by_side(columns["key"]),
         parameter,

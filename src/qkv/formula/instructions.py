@@ -66,6 +66,8 @@ INSTRUCTIONS: dict[str, Callable[..., Value]] = {
     "log1p": elementary.log1p,
     "sqrt": lambda x: x.writer.select(x < 0.0, math.nan, x.writer.sqrt(x)),
     "root": lambda x: x.writer.select(x < 0.0, math.nan, x.writer.sqrt(x)),
+    "floor": lambda x: x.writer.intrinsic("floor", x.code.type, x.code.type, x),
+    "ceil": lambda x: x.writer.intrinsic("ceil", x.code.type, x.code.type, x),
     "sin": elementary.sin,
     "cos": elementary.cos,
     "tanh": elementary.tanh,

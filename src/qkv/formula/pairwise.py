@@ -280,7 +280,8 @@ HANDLERS: dict[str, Handler] = {
         name: _plain(name)
         for name in (
             "neg", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh",
-            "sigmoid", "erf", "mul", "maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne",
+            "sigmoid", "erf", "floor", "ceil", "mul", "maximum", "minimum",
+            "lt", "le", "gt", "ge", "eq", "ne",
         )
     },
     **{

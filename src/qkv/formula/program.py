@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import add, floordiv, sub
 from typing import Any, NamedTuple
 
 import torch
@@ -88,6 +89,20 @@ class Program:
     def reductions(self) -> tuple[Node, ...]:
         return tuple(node for node in self.order if node.is_reduction)
 
+    @cached_property
+    def sizes_held(self) -> int:
+        """The sizes of axes that the parameter starts with: none if queries tell the only one."""
+        told = self.axes == 1 and any(
+            slot.kind == "query" and slot.axis is not None for slot in self.slots
+        )
+        return 0 if told else self.axes
+
+    def size_of_axis(self, depth: Any, divide: Callable[[Any, int], Any], less: Any) -> Any:
+        """The size of the only axis, of the columns of a query; whole numbers of any sort."""
+        own = [slot.axis for slot in self.slots if slot.kind == "query"]
+        numbers = own.count(None)
+        return divide(less(depth, numbers) if numbers else depth, len(own) - numbers)
+
     @property
     def parts(self) -> int:
         """The blocks of lines in which the gradient works: for scores, and for each reduction."""
@@ -98,6 +113,12 @@ class Program:
         """Of a feature of a pair, in about as many multiply-adds."""
         along = [node for node in self.order if node.args and node.axis is not None]
         return max(1, sum(PRICES.get(node.op, 1) for node in along))
+
+    @cached_property
+    def pair_cost(self) -> int:
+        """Of what follows the sums of a pair, in the same measure."""
+        after = [n for n in self.order if n.args and n.axis is None and not n.is_reduction]
+        return sum(PRICES.get(node.op, 1) for node in after)
 
     @property
     def summary(self) -> str:
@@ -147,13 +168,13 @@ class Program:
 
     def scores(self, query: Tensor, key: Tensor, parameter: Tensor) -> Tensor:
         """The scores (…, n, m) in plain torch, of columns as the kernels take them."""
-        sizes = [int(size) for size in parameter.detach()[: self.axes].tolist()]
-
-        def plus(a: int, b: int) -> int:
-            return a + b
+        if self.axes and not self.sizes_held:
+            sizes = [self.size_of_axis(query.shape[-1], floordiv, sub)]
+        else:
+            sizes = [int(size) for size in parameter.detach()[: self.axes].tolist()]
 
         starts = {
-            kind: self.places(kind, sizes, self.axes if kind == "parameter" else 0, plus)
+            kind: self.places(kind, sizes, self.sizes_held if kind == "parameter" else 0, add)
             for kind in ("query", "key", "parameter")
         }
 
@@ -236,6 +257,8 @@ TORCH: dict[str, Callable[..., Tensor]] = {
     "log1p": torch.log1p,
     "sqrt": torch.sqrt,
     "root": _root,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
     "sin": torch.sin,
     "cos": torch.cos,
     "tanh": torch.tanh,

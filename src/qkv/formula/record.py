@@ -289,6 +289,8 @@ def _with_axes(root: Node, slots: list[Slot], places: list[int], of_reduction: l
         if node.op == "input":
             place = places[int(node.detail or 0)]
             found = graph.input(place, slots[place].axis)
+        elif node.op == "constant":
+            found = graph.constant(float(node.detail or 0))
         elif node.op == "size":
             found = graph.node("size", detail=of_reduction[int(node.detail or 0)])
         else:

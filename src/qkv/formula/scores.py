@@ -66,16 +66,23 @@ def column_scores(tile: Tile, keep: bool) -> None:
             score = evaluate(program.root, partial(load, lines[r], None, shared), dict(known))
             writer.store(shown(program, score, lanes), tile.raw, tile.part(0, row, j))
             if keep:
-                for node, values in found[r].items():
-                    slope, value = parts[node]
-                    writer.store(values[0], tile.raw, tile.part(value, row, j))
-                    if len(values) > 1:
-                        writer.store(values[1], tile.raw, tile.part(slope, row, j))
+                _keep(tile, parts, found[r], row, j)
 
     def columns(j: Any) -> None:
         in_blocks(tile, tile.rows, (8, 1), lambda first, count: block(j, first, count))
 
     writer.repeat(writer.index(0), tile.width, lanes, columns)
+
+
+def _keep(
+    tile: Tile, parts: dict[Node, tuple[int, int]], found: dict[Node, list[Value]], row: Any, j: Any
+) -> None:
+    """Leave the reductions behind for the gradient: values, and how often an extreme was met."""
+    for node, values in found.items():
+        slope, value = parts[node]
+        tile.writer.store(values[0], tile.raw, tile.part(value, row, j))
+        if len(values) > 1:
+            tile.writer.store(values[1], tile.raw, tile.part(slope, row, j))
 
 
 def shown(program: Program, score: Value, lanes: int) -> Value:
@@ -84,8 +91,9 @@ def shown(program: Program, score: Value, lanes: int) -> Value:
     return score.writer.select(score < 0.0, math.nan, score) if program.proportional else score
 
 
-def row_scores(tile: Tile) -> None:
+def row_scores(tile: Tile, keep: bool) -> None:
     writer, program = tile.writer, tile.program
+    parts = parts_of(program)
 
     def keys(row: Any, first: Any, count: int) -> None:
         line = writer.builder.mul(row, tile.query_depth)
@@ -103,33 +111,42 @@ def row_scores(tile: Tile) -> None:
             pointer, start = (tile.query, line) if kind == "query" else (tile.key, key_line)
             return writer.load(pointer, writer.builder.add(start, at), count)
 
-        found: list[dict[Node, Value]] = [{} for _ in lines]
+        found: list[dict[Node, list[Value]]] = [{} for _ in lines]
         for node in program.reductions:
             assert node.args[0].axis is not None
+            begin = start(tile, node, writer.lanes, keep)
+            each = len(begin)
             size = tile.sizes[node.args[0].axis]
 
             def run(
-                start: Any, stop: Any, lanes: int, carried: list[Value], node: Node = node
-            ) -> list[Value]:
+                start: Any, stop: Any, lanes: int, carried: list[Value],
+                node: Node = node, each: int = each,
+            ) -> list[Value]:  # fmt: skip
                 def take(c: Any, carried: list[Value]) -> list[Value]:
                     taken: list[Value] = []
                     for u, key_line in enumerate(lines):
                         value = body_of(tile, node, partial(load, key_line, c, lanes))
-                        taken += take_up(tile, node, [carried[u]], writer.splat(value, lanes))
+                        before = carried[u * each : (u + 1) * each]
+                        taken += take_up(tile, node, before, writer.splat(value, lanes))
                     return taken
 
                 return writer.loop(start, stop, lanes, carried, take)
 
             whole = writer.whole(size, writer.lanes)
-            begin = [start(tile, node, writer.lanes, False)[0] for _ in lines]
-            vectors = run(writer.index(0), whole, writer.lanes, begin)
-            singles = [across(tile, node, vector) for vector in vectors]
-            for u, value in enumerate(run(whole, size, 1, singles)):
-                found[u][node] = value
+            vectors = run(writer.index(0), whole, writer.lanes, begin * count)
+            singles: list[Value] = []
+            for u in range(count):
+                singles += across(tile, node, vectors[u * each : (u + 1) * each])
+            totals = run(whole, size, 1, singles)
+            for u in range(count):
+                found[u][node] = totals[u * each : (u + 1) * each]
         for u, key_line in enumerate(lines):
-            score = evaluate(program.root, partial(load, key_line, None, 1), dict(found[u]))
-            place = tile.part(0, row, tile.plus(first, u))
-            writer.store(shown(program, score, 1), tile.raw, place)
+            known = {node: values[0] for node, values in found[u].items()}
+            score = evaluate(program.root, partial(load, key_line, None, 1), known)
+            j = tile.plus(first, u)
+            writer.store(shown(program, score, 1), tile.raw, tile.part(0, row, j))
+            if keep:
+                _keep(tile, parts, found[u], row, j)
 
     def rows(row: Any) -> None:
         in_blocks(tile, tile.key_shape[0], (4, 1), lambda j, count: keys(row, j, count))

@@ -35,10 +35,12 @@ class Tile:
             self.key_slope, self.key_slope_shape = self._array(2)
             self.parameter_slope, _ = self._array(1)
         self.sizes = []
-        for axis in range(program.axes):
+        for axis in range(program.sizes_held):
             number = writer.load(self.parameter, writer.index(axis))
             self.sizes.append(builder.fptosi(number.code, WORD))
-        first = {"query": 0, "key": 0, "parameter": program.axes}
+        if program.axes and not program.sizes_held:
+            self.sizes.append(program.size_of_axis(self.query_depth, self._over, self._less))
+        first = {"query": 0, "key": 0, "parameter": program.sizes_held}
         self.places: dict[int, Any] = {}
         for kind, start in first.items():
             self.places |= program.places(kind, self.sizes, writer.index(start), self._plus)
@@ -50,6 +52,12 @@ class Tile:
 
     def _plus(self, a: Any, b: Any) -> Any:
         return self.writer.builder.add(a, self.writer.index(b) if isinstance(b, int) else b)
+
+    def _less(self, a: Any, b: int) -> Any:
+        return self.writer.builder.sub(a, self.writer.index(b))
+
+    def _over(self, a: Any, b: int) -> Any:
+        return a if b == 1 else self.writer.builder.sdiv(a, self.writer.index(b))
 
     def _word(self) -> Any:
         builder = self.writer.builder
@@ -161,12 +169,15 @@ def in_blocks(
         start = end
 
 
-def across(tile: Tile, node: Node, vector: Value) -> Value:
-    """What the lanes of a vector come to."""
+def across(tile: Tile, node: Node, carried: Sequence[Value]) -> list[Value]:
+    """What the lanes of carried vectors come to."""
+    writer, vector = tile.writer, carried[0]
     if node.op == "sum":
-        return tile.writer.total(vector)
-    lanes = [tile.writer.lane(vector, i) for i in range(vector.lanes)]
+        return [writer.total(vector)]
+    lanes = [writer.lane(vector, i) for i in range(vector.lanes)]
     found = lanes[0]
     for lane in lanes[1:]:
         found = (larger if node.op == "max" else smaller)(lane, found)
-    return found
+    if len(carried) == 1:
+        return [found]
+    return [found, writer.total(writer.select(vector.equals(found), carried[1], 0.0))]

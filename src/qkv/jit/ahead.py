@@ -68,12 +68,11 @@ def _compile(job: Job) -> None:
 
 
 def _prebuild(job: Job) -> None:
-    from qkv.jit.compiler import object_code
     from qkv.jit.target import target
 
     function, real, level = FUNCTIONS[job[0]], job[1], target().cpu
     directory = cache.PREBUILT / level
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / function.prebuilt_name(real, level)
-    cache.write(file, object_code(function, real))
+    cache.write(file, function.compile(real))
     file.chmod(0o644)  # whoever installs it is not who reads it

@@ -96,13 +96,17 @@ class Function(Compiled):
         """Its object code: of an earlier process, of the package, or compiled now."""
         code = self.found(real)
         if code is None:
-            # Numba takes a third of a second to import, so only those who compile do.
-            need("numba", "compile")
-            from qkv.jit.compiler import object_code
-
-            code = object_code(self, real)
+            code = self.compile(real)
             store.write(self._file(real), code)
         return code
+
+    def compile(self, real: str) -> bytes:
+        """Its object code for the processor that is the target."""
+        # Numba takes a third of a second to import, so only those who compile do.
+        need("numba", "compile")
+        from qkv.jit.compiler import object_code
+
+        return object_code(self, real)
 
     def found(self, real: str) -> bytes | None:
         """Its object code, if an earlier process compiled it or the package brought it."""

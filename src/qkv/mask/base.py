@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, TypeAlias
 
@@ -61,11 +62,43 @@ class Parts(NamedTuple):
     allowed: Tensor | None
 
 
-class Hidden(NamedTuple):
-    """What may not be attended to; None: nothing of the kind."""
+class Hidden:
+    """What may not be attended to: `pairs` (…, rows or 1, m), and those `queries`
+    (…, rows or 1, 1) that may attend to nothing; None: there are none."""
 
-    pairs: Tensor | None  # (..., rows or 1, m)
-    queries: Tensor | None  # (..., rows or 1, 1): those that may attend to nothing
+    __slots__ = ("_made", "pairs", "queries")
+
+    def __init__(self, pairs: Tensor, queries: Tensor | None) -> None:
+        self.pairs = pairs
+        self.queries = queries
+        self._made: dict[tuple[float, torch.dtype], Tensor] = {}
+
+    def added(self, dtype: torch.dtype) -> Tensor:
+        """What it adds to logarithms of weights: −inf where a key is hidden, else 0."""
+        return self._numbers(-torch.inf, 0.0, dtype)
+
+    def factors(self, dtype: torch.dtype) -> Tensor:
+        """What it multiplies weights with: 0 where a key is hidden, else 1."""
+        return self._numbers(0.0, 1.0, dtype)
+
+    def _numbers(self, hidden: float, seen: float, dtype: torch.dtype) -> Tensor:
+        made = self._made.get((hidden, dtype))
+        if made is None:
+            with torch.inference_mode(False):  # a mask that is kept serves any later call
+                made = torch.full(self.pairs.shape, seen, dtype=dtype, device=self.pairs.device)
+                self._made[hidden, dtype] = made.masked_fill_(self.pairs, hidden)
+        return made
+
+    def spread(self, batch: tuple[int, ...]) -> Hidden:
+        """The same with all leading axes as one, those of size 1 left alone."""
+        if len(batch) == 1 or self.pairs.ndim == 2:
+            return self
+        entries = math.prod(batch)
+
+        def as_one(mask: Tensor) -> Tensor:
+            return mask.expand(*batch, *mask.shape[-2:]).reshape(entries, *mask.shape[-2:])
+
+        return Hidden(as_one(self.pairs), None if self.queries is None else as_one(self.queries))
 
 
 class Mask:

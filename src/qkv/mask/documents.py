@@ -75,7 +75,7 @@ class Documents(Mask):
                 f"got {n} queries and {m} keys"
             )
         fits = len(lead) <= len(batch) and all(
-            size in (1, wanted) for size, wanted in zip(lead, batch, strict=False)
+            size == 1 or size == wanted for size, wanted in zip(lead, batch, strict=False)
         )
         if not fits:
             raise ValueError(

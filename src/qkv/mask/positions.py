@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,9 @@ class Causal(Mask):
     def hidden(self, tile: Tile) -> Hidden:
         if tile.n > tile.m or not _is_kept(tile, tile.n * tile.m):
             return super().hidden(tile)
-        return Hidden(_ahead(tile.n, tile.m)[tile.start : tile.stop], None)
+        if tile.stop - tile.start < tile.n:
+            return Hidden(_ahead(tile.n, tile.m).pairs[tile.start : tile.stop], None)
+        return _ahead(tile.n, tile.m)
 
     def runs(self, tile: Tile) -> Runs:
         if _is_kept(tile, tile.n):
@@ -149,7 +152,7 @@ class Lengths(Mask):
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
         shape = tuple(self.lengths.shape)
         fits = len(shape) <= len(batch) and all(
-            size in (1, wanted) for size, wanted in zip(shape, batch, strict=False)
+            size == 1 or size == wanted for size, wanted in zip(shape, batch, strict=False)
         )
         if not fits:
             raise ValueError(
@@ -162,11 +165,9 @@ class Lengths(Mask):
 
     def hidden(self, tile: Tile) -> Hidden:
         read = self._read()
-        if read is None or not _is_kept(tile, tile.m * len(read)):
+        if read is None or not _is_kept(tile, tile.m * self.lengths.numel()):
             return super().hidden(tile)
-        shape = self._shape(tile)
-        queries = _behind(read, shape, 1) if min(read) < 1 else None  # the first key is hidden
-        return Hidden(_behind(read, shape, tile.m), queries)
+        return _behind(read, self._shape(tile), tile.m)
 
     def runs(self, tile: Tile) -> Runs:
         stop = self._for_rows(tile).expand(*tile.batch, tile.stop - tile.start)
@@ -174,21 +175,22 @@ class Lengths(Mask):
 
     def parts(self, tile: Tile) -> Parts:
         read = self._read()
-        if read is None or not _is_kept(tile, len(read)):
+        if read is None or not _is_kept(tile, self.lengths.numel()):
             return super().parts(tile) or Parts(None, None)
         return Parts(Runs(*_up_to_lengths(read, self._shape(tile))), None)
 
     def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
         read = self._read()
-        if read is None or min(read) != max(read):
-            return None
-        return max(0, min(read[0], m))
+        alike = None if read is None else _all_alike(read)
+        return None if alike is None else max(0, min(alike, m))
 
-    def _read(self) -> tuple[int, ...] | None:
+    def _read(self) -> Numbers | None:
         """The lengths, where they are few and may be looked at."""
-        if not is_eager(self.lengths) or self.lengths.numel() not in range(1, MOST_READ + 1):
-            return None
-        return tuple(self.lengths.flatten().tolist())
+        lengths = self.lengths
+        if lengths.is_cpu and is_eager(lengths) and 0 < lengths.numel() <= MOST_READ:
+            held = lengths.numpy()
+            return Numbers(held.tobytes(), held.dtype.str)
+        return None
 
     def _shape(self, tile: Tile) -> tuple[int, ...]:
         return (*self.lengths.shape, *([1] * (len(tile.batch) - self.lengths.ndim)), 1)
@@ -216,14 +218,14 @@ class Lengths(Mask):
 
 def _is_kept(tile: Tile, size: int) -> bool:
     """Whether a mask of so many entries may be kept, and nobody traces what is made of it."""
-    return size <= MOST_KEPT and tile.device.type == "cpu" and may_look()
+    return may_look() and size <= MOST_KEPT and tile.device.type == "cpu"
 
 
 @lru_cache(maxsize=8)
-def _ahead(n: int, m: int) -> Tensor:
+def _ahead(n: int, m: int) -> Hidden:
     """Keys ahead of each query, (n, m)."""
     with torch.inference_mode(False):
-        return torch.ones(n, m, dtype=torch.bool).triu_(m - n + 1)
+        return Hidden(torch.ones(n, m, dtype=torch.bool).triu_(m - n + 1), None)
 
 
 @lru_cache(maxsize=8)
@@ -234,18 +236,37 @@ def _up_to_each(n: int, m: int) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(stop), stop
 
 
+class Numbers(NamedTuple):
+    """Whole numbers as they lie in memory, which is quickly read and looked up."""
+
+    held: bytes
+    dtype: str
+
+    def tensor(self) -> Tensor:
+        return torch.tensor(np.frombuffer(self.held, self.dtype).astype(np.int64))
+
+
 @lru_cache(maxsize=32)
-def _behind(lengths: tuple[int, ...], shape: tuple[int, ...], m: int) -> Tensor:
+def _all_alike(lengths: Numbers) -> int | None:
+    """The length that all of them are; None where they differ."""
+    first, *others = set(lengths.tensor().tolist())
+    return None if others else int(first)
+
+
+@lru_cache(maxsize=32)
+def _behind(lengths: Numbers, shape: tuple[int, ...], m: int) -> Hidden:
     """Which of m keys lie behind each of the lengths, (*shape, m)."""
     with torch.inference_mode(False):
-        return torch.arange(m) >= torch.tensor(lengths).view(*shape, 1)
+        read = lengths.tensor().view(*shape, 1)
+        nothing = read < 1  # the first key is hidden, and all others
+        return Hidden(torch.arange(m) >= read, nothing if bool(nothing.any()) else None)
 
 
 @lru_cache(maxsize=32)
-def _up_to_lengths(lengths: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def _up_to_lengths(lengths: Numbers, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Where the keys up to each of the lengths start and stop, (*shape)."""
     with torch.inference_mode(False):
-        stop = torch.tensor(lengths).view(shape)
+        stop = lengths.tensor().view(shape)
         return torch.zeros_like(stop), stop
 
 

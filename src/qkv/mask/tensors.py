@@ -96,7 +96,8 @@ def _narrow(tensor: Tensor, axis: int, start: int, stop: int, batch: tuple[int, 
 def _check_broadcast(tensor: Tensor, shape: tuple[int, ...]) -> None:
     own = tuple(tensor.shape)
     fits = len(own) <= len(shape) and all(
-        size in (1, wanted) for size, wanted in zip(reversed(own), reversed(shape), strict=False)
+        size == 1 or size == wanted
+        for size, wanted in zip(reversed(own), reversed(shape), strict=False)
     )
     if not fits:
         raise ValueError(f"mask must broadcast to (..., n, m) = {shape}; got {own}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from qkv.cluster.exchange import Exchange
 from qkv.nn.heads import PerHead
 from qkv.similarity import Similarity
 
@@ -24,12 +27,20 @@ class KVCache:
     ...     steps = [layer(word, word, word, cache=cache)[0] for word in words.split(1, dim=1)]
     >>> torch.allclose(torch.cat(steps, dim=1), whole, atol=1e-6)
     True
+
+    With a process `group` each rank keeps `capacity` positions, the first rank the first ones, and
+    so on; all ranks are called with the same tokens, and each writes down its own. `length` counts
+    the positions of all.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, group: Any = None) -> None:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1; got {capacity}")
         self.capacity = capacity
+        self.group = group
+        exchange = None if group is None else Exchange(group)
+        self._first = 0 if exchange is None else exchange.rank * capacity
+        self._most = capacity if exchange is None else exchange.ranks * capacity
         self.length = 0
         self._room: tuple[Tensor, Tensor] | None = (
             None  # (..., capacity, d_k), (..., capacity, d_v)
@@ -37,7 +48,7 @@ class KVCache:
 
     @property
     def key(self) -> Tensor:
-        """The keys so far, (…, length, d_k); a view, not a copy."""
+        """The keys so far, (…, length, d_k), of a group this rank's; a view, not a copy."""
         return self._filled(0)
 
     @property
@@ -50,9 +61,9 @@ class KVCache:
         if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
             raise RuntimeError("KVCache keeps no gradients; decode under torch.no_grad()")
         start, stop = self.length, self.length + key.shape[-2]
-        if stop > self.capacity:
+        if stop > self._most:
             raise ValueError(
-                f"cache has room for {self.capacity} positions; {start} are taken and "
+                f"cache has room for {self._most} positions; {start} are taken and "
                 f"{stop - start} came"
             )
         if self._room is None:
@@ -63,8 +74,14 @@ class KVCache:
                 raise ValueError(
                     f"{name} must have shape {expected} to match the cache; got {tuple(new.shape)}"
                 )
-            room[..., start:stop, :] = new
+            low, high = self._own(start), self._own(stop)
+            skipped = self._first + low - start
+            room[..., low:high, :] = new[..., skipped : skipped + high - low, :]
         self.length = stop
+
+    def _own(self, position: int) -> int:
+        """How many of the first so many positions this rank keeps."""
+        return min(max(position - self._first, 0), self.capacity)
 
     def reorder(self, entries: Tensor) -> None:
         """Let batch entry i go on from what entry `entries[i]` remembers, as beam search does."""
@@ -81,14 +98,15 @@ class KVCache:
     def _filled(self, index: int) -> Tensor:
         if self._room is None:
             raise ValueError("cache is empty; the first call must bring key and value")
-        return self._room[index][..., : self.length, :]
+        return self._room[index][..., : self._own(self.length), :]
 
     def _make_room(self, like: Tensor) -> Tensor:
         return like.new_empty(*like.shape[:-2], self.capacity, like.shape[-1])
 
     def _taken(self, room: Tensor, entries: Tensor) -> Tensor:
         taken = room.new_empty(len(entries), *room.shape[1:])
-        taken[..., : self.length, :] = room[..., : self.length, :].index_select(0, entries)
+        kept = self._own(self.length)
+        taken[..., :kept, :] = room[..., :kept, :].index_select(0, entries)
         return taken
 
     def __repr__(self) -> str:

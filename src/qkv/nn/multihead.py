@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv import pooling
+from qkv import cluster, pooling
 from qkv.bias import BiasLike, as_bias
+from qkv.cluster.sharding import Layout, check_layout
 from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
 from qkv.nn.cache import KVCache, prepare
 from qkv.nn.errors import InputError
@@ -45,6 +47,9 @@ class MultiheadAttention(nn.Module):
             (batch, heads, n, m).
         position_bias: what every call adds to the scores by position, see :mod:`qkv.bias`.
         rotary: turns queries and keys by their positions. The last query stands at the last key.
+        group: a process group of torch.distributed over which the sequence is sharded, as
+            `layout` of :func:`qkv.cluster.attend` says; with a cache of that group all ranks have
+            the same queries, and each some of the keys.
     """
 
     def __init__(
@@ -66,8 +71,11 @@ class MultiheadAttention(nn.Module):
         mask: MaskLike | None = None,
         position_bias: BiasLike | None = None,
         rotary: Rotary | None = None,
+        group: Any = None,
+        layout: Layout = "ring",
     ) -> None:
         super().__init__()
+        self.group, self.layout = group, check_layout(layout)
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
@@ -161,6 +169,9 @@ class MultiheadAttention(nn.Module):
         batched = query.ndim == 3
         own_mask = None if self.mask_in_self_attention_only and query is not key else self.mask
         key, value = self._checked(query, key, value, cache)
+        if self.group is not None:
+            torch_masks = key_padding_mask is not None or attn_mask is not None or is_causal
+            self._check_group(need_weights or torch_masks, cache)
         _check_mask_axes(query, key_padding_mask, attn_mask)
         q, k, v = self._heads(query, key, value)  # (batch, heads or kv_heads, n or m, head_dim)
         if self.rotary is not None:
@@ -175,6 +186,9 @@ class MultiheadAttention(nn.Module):
             cache.append(k, v)
             k, v = cache.key, cache.value
 
+        if self.group is not None:
+            answer = self._over_ranks(similarity, (q, k, v), (own_mask, mask), cache)
+            return self._combined(answer, batched), None
         batch, n, m = (q.shape[0], self.num_heads), q.shape[-2], k.shape[-2]
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask.unsqueeze(0)
@@ -199,6 +213,37 @@ class MultiheadAttention(nn.Module):
         if average_attn_weights:
             weights = weights.mean(dim=1)
         return self._combined(answer, batched), weights if batched else weights.squeeze(0)
+
+    def _over_ranks(
+        self,
+        similarity: Similarity | PerHead,
+        tokens: tuple[Tensor, Tensor, Tensor],
+        masks: tuple[Mask | None, MaskLike | None],
+        cache: KVCache | None,
+    ) -> Tensor:
+        """The answer over the keys of all ranks; with a cache all ranks have the same queries."""
+        query, key, value = tokens
+        layout: Layout = self.layout if cache is None else "replicated"
+        attend = partial(cluster.attend, group=self.group, layout=layout)
+        own, given = masks
+        whole = both(own, None if given is None else as_mask(given), self.position_bias)
+        key, value = self._for_every_head(key), self._for_every_head(value)
+        dropout = self.dropout if self.training else 0.0
+        answer: Tensor = ask(attend, similarity, query, key, value, mask=whole, dropout=dropout)
+        return answer
+
+    def _check_group(self, torch_only: bool, cache: KVCache | None) -> None:
+        if torch_only:
+            raise InputError(
+                "a layer with a group gives no weights and takes masks as mask= only, over the "
+                "whole sequence: need_weights=False, no attn_mask, key_padding_mask or is_causal"
+            )
+        if self.bias_k is not None or self.add_zero_attn:
+            raise InputError("a layer with a group cannot have add_bias_kv or add_zero_attn")
+        if self.rotary is not None and cache is None:
+            raise InputError("rotary counts the positions of one rank: a group cannot have it")
+        if cache is not None and cache.group is not self.group:
+            raise InputError("cache must have the group of its layer: KVCache(capacity, group)")
 
     @property
     def _batch_axis(self) -> int:

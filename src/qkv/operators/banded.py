@@ -78,7 +78,7 @@ def estimate(problem: Problem) -> float:
     return (
         calls * cost.seconds(problem, "tile", "any")
         + cost.seconds(problem, "sdpa", "dot", share)
-        + masks * cost.seconds(problem, "mask", "any", share)
+        + masks * cost.seconds(problem, "mask", "sdpa", share)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from qkv import cost
+from qkv.looking import is_finite, sizes_are_known
 from qkv.memory import budget, readable
 from qkv.normalize import Weights, normalize, softmax
 from qkv.operators import plain
@@ -24,7 +25,7 @@ def offer(problem: Problem) -> Offer | str:
     """Dense serves everything that fits into memory."""
     size = bytes_needed(problem)
     limit = budget(problem.query.device)
-    if size > limit:
+    if sizes_are_known(size) and size > limit:
         return f"it would hold {readable(size)} at once, above the budget of {readable(limit)}"
     return Offer(
         run=lambda: answer(problem),
@@ -47,9 +48,9 @@ def seconds(problem: Problem, reused: bool = False) -> float:
     time = cost.seconds(problem, "dense", reused=reused)
     if problem.mask is not None:
         ranks = problem.mask.needs_scores
-        time += cost.seconds(problem, "rank" if ranks else "mask", "any")
+        time += cost.seconds(problem, *(("rank", "any") if ranks else ("mask", "dense")))
     if problem.position_bias is not None:
-        time += cost.seconds(problem, "mask", "any")
+        time += cost.seconds(problem, "mask", "dense")
     if problem.dropout is not None:
         time += cost.seconds(problem, "dropout", "any")
     return time
@@ -64,7 +65,11 @@ def bytes_needed(problem: Problem) -> int:
 def answer(problem: Problem) -> Result:
     """Σ α(q, kᵢ) vᵢ, Eq. 1: by hand where that may be, else by the formula below."""
     if plain.serves(problem):
-        return plain.answer(problem), None
+        found = plain.answer(problem)
+        # There −inf is added to hide a score. If that is infinite, the formula below hides it.
+        # Without gradients the answer is looked at by whoever asks.
+        if problem.mask is None or not found.requires_grad or is_finite(found):
+            return found, None
     query, key = problem.similarity.prepare(problem.query, problem.key)
     log_scores = problem.similarity.log_score(query, key)
     return pool(problem, log_scores, problem.value, problem.bias)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.mask import Hidden
 from qkv.problem import Problem
-from qkv.similarity.base import DotForm, widen
+from qkv.similarity.base import DotForm, steps, widen
 
 #: Up to so many pairs the formula itself is differentiated: a pass costs less than a call.
 FEW_PAIRS = 2**14
@@ -25,15 +25,16 @@ FEW_PAIRS = 2**14
 FEW_SCORES = 2**18
 
 
-NOTHING_HIDDEN = Hidden(None, None)
-
-
 def serves(problem: Problem) -> bool:
     """Whether the answer alone is asked for, and may be computed by hand."""
+    similarity = problem.similarity
+    in_logarithms = problem.adds_to_scores or not similarity.nonnegative
     return (
-        problem.dropout is None
+        not problem.asked_again
+        and problem.dropout is None
         and not problem.wants_total
         and problem.m > 0
+        and not (similarity.may_vanish and in_logarithms)
         and (problem.mask is None or not problem.mask.needs_scores)
         and problem.is_eager
     )
@@ -42,15 +43,19 @@ def serves(problem: Problem) -> bool:
 def answer(problem: Problem) -> Tensor:
     """Σ α(q, kᵢ) vᵢ, Eq. 1."""
     similarity, value = problem.similarity, widen(problem.value)
-    hidden = NOTHING_HIDDEN
+    hidden = None
     if problem.mask is not None:
-        hidden = problem.mask.hidden(problem.tile(0, problem.n))
+        hidden = problem.mask.hidden(problem.tile(0, problem.n)).spread(problem.batch)
     form = _as_dot(problem)
     if form is not None:
         found = _dot(problem, form, value, hidden)
     elif similarity.nonnegative and not problem.adds_to_scores:
-        scores = similarity.score(*similarity.prepare(problem.query, problem.key))
+        learns = torch.is_grad_enabled() and not similarity.has_steps
+        with torch.set_grad_enabled(learns):
+            scores = similarity.score(*similarity.prepare(problem.query, problem.key))
         found = _call(_Proportional, problem, scores, value, hidden)
+        if similarity.has_steps:
+            found = steps(found, problem.query, problem.key, *similarity.tensors())
     else:
         scores = similarity.log_scores(problem.query, problem.key)
         if problem.bias is not None:
@@ -58,10 +63,6 @@ def answer(problem: Problem) -> Tensor:
         if problem.position_bias is not None:
             by_position = problem.position_bias.scores(problem.tile(0, problem.n))
             scores = scores + by_position.to(scores.dtype)
-        if similarity.may_vanish:
-            if hidden.pairs is not None:
-                scores = scores.masked_fill(hidden.pairs, -torch.inf)
-            hidden = Hidden(None, (scores == -torch.inf).all(-1, keepdim=True))
         found = _call(_Softmax, problem, scores, value, hidden)
     return found if value is problem.value else found.to(problem.value.dtype)
 
@@ -83,25 +84,15 @@ def _three_axes(tensor: Tensor, batch: tuple[int, ...]) -> Tensor:
     return tensor.reshape(math.prod(batch), rows, columns)
 
 
-def _spread(tensor: Tensor | None, batch: tuple[int, ...]) -> Tensor | None:
-    """A mask as :func:`_three_axes` would have it, its axes of size 1 left alone."""
-    if tensor is None or tensor.ndim == 2:
-        return tensor
-    if len(batch) == 1:
-        return tensor
-    return tensor.expand(*batch, *tensor.shape[-2:]).reshape(math.prod(batch), *tensor.shape[-2:])
-
-
 def _call(
     function: type[_Softmax] | type[_Proportional],
     problem: Problem,
     scores: Tensor,
     value: Tensor,
-    hidden: Hidden,
+    hidden: Hidden | None,
 ) -> Tensor:
     batch = problem.batch
     scores, value = _three_axes(scores, batch), _three_axes(value, batch)
-    hidden = Hidden(_spread(hidden.pairs, batch), _spread(hidden.queries, batch))
     found: Tensor
     if not (torch.is_grad_enabled() and (scores.requires_grad or value.requires_grad)):
         found = function.run(scores, value, hidden)[0]
@@ -118,12 +109,10 @@ def _as_asked(found: Tensor, batch: tuple[int, ...]) -> Tensor:
     return found.view(*batch, *found.shape[-2:])
 
 
-def _dot(problem: Problem, form: DotForm, value: Tensor, hidden: Hidden) -> Tensor:
+def _dot(problem: Problem, form: DotForm, value: Tensor, hidden: Hidden | None) -> Tensor:
     batch = problem.batch
     query, key = _three_axes(widen(form.query), batch), _three_axes(widen(form.key), batch)
     value = _three_axes(value, batch)
-    if hidden.pairs is not None:
-        hidden = Hidden(_spread(hidden.pairs, batch), _spread(hidden.queries, batch))
     differentiable = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
@@ -137,13 +126,16 @@ def _dot(problem: Problem, form: DotForm, value: Tensor, hidden: Hidden) -> Tens
     return _as_asked(found, batch)
 
 
-def _dot_weights(query: Tensor, key: Tensor, scale: float, hidden: Hidden) -> Tensor:
-    if scale == 1.0:
+def _dot_weights(query: Tensor, key: Tensor, scale: float, hidden: Hidden | None) -> Tensor:
+    # What hides keys is added where the product is made, which costs next to nothing.
+    if hidden is not None:
+        scores = torch.baddbmm(hidden.added(query.dtype), query, key.mT, alpha=scale)
+    elif scale == 1.0:
         scores = torch.bmm(query, key.mT)
     else:
         nothing = _nothing(query.dtype, query.device)
         scores = torch.baddbmm(nothing, query, key.mT, beta=0, alpha=scale)
-    return _softmax_in_place(scores, hidden)
+    return _softmax_in_place(scores, None if hidden is None else hidden.queries)
 
 
 @lru_cache(maxsize=16)
@@ -153,13 +145,11 @@ def _nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.zeros(1, 1, 1, dtype=dtype, device=device)
 
 
-def _softmax_in_place(scores: Tensor, hidden: Hidden) -> Tensor:
+def _softmax_in_place(scores: Tensor, empty: Tensor | None) -> Tensor:
     """The weights, 0 in rows that are empty; `scores` are written over."""
-    if hidden.pairs is not None:
-        scores.masked_fill_(hidden.pairs, -torch.inf)
     # A second block within the caches costs less than rows that overtake themselves.
     weights = torch.softmax(scores, -1, out=None if scores.numel() < FEW_SCORES else scores)
-    return weights if hidden.queries is None else weights.masked_fill_(hidden.queries, 0.0)
+    return weights if empty is None else weights.masked_fill_(empty, 0.0)
 
 
 def _pull_scores(weights: Tensor, value: Tensor, grad: Tensor) -> Tensor:
@@ -184,13 +174,18 @@ class _Dot(torch.autograd.Function):
     """softmax(scale · query keyᵀ) value."""
 
     @staticmethod
-    def formula(query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Hidden) -> Tensor:
-        scores = torch.bmm(query if scale == 1.0 else query * scale, key.mT)
-        return _Softmax.formula(scores, value, hidden)
+    def formula(
+        query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Hidden | None
+    ) -> Tensor:
+        if hidden is None:
+            scores = torch.bmm(query if scale == 1.0 else query * scale, key.mT)
+        else:
+            scores = torch.baddbmm(hidden.added(query.dtype), query, key.mT, alpha=scale)
+        return _weighed(scores, value, hidden)
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Hidden
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Hidden | None
     ) -> Tensor:
         weights = _dot_weights(query, key, scale, hidden)
         ctx.save_for_backward(query, key, value, weights)
@@ -215,34 +210,37 @@ class _Dot(torch.autograd.Function):
         return found_query, found_key, torch.bmm(weights.mT, grad) if of_value else None, None, None
 
 
+def _weighed(scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
+    """softmax(scores) value, of scores in which what is hidden is −inf."""
+    empty = None if hidden is None else hidden.queries
+    if empty is not None:  # filled before and emptied after: no NaN is made either way
+        scores = scores.masked_fill(empty, 0.0)
+    weights = torch.softmax(scores, -1)
+    if empty is not None:
+        weights = weights.masked_fill(empty, 0.0)
+    return torch.bmm(weights, value)
+
+
 class _Softmax(torch.autograd.Function):
     """softmax(scores) value."""
 
     @staticmethod
-    def formula(scores: Tensor, value: Tensor, hidden: Hidden) -> Tensor:
-        if hidden.pairs is not None:
-            scores = scores.masked_fill(hidden.pairs, -torch.inf)
-        if hidden.queries is not None:  # filled before and emptied after: no NaN is made either way
-            scores = scores.masked_fill(hidden.queries, 0.0)
-        weights = torch.softmax(scores, -1)
-        if hidden.queries is not None:
-            weights = weights.masked_fill(hidden.queries, 0.0)
-        return torch.bmm(weights, value)
+    def formula(scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
+        if hidden is not None:
+            scores = scores + hidden.added(scores.dtype)
+        return _weighed(scores, value, hidden)
 
     @staticmethod
-    def run(scores: Tensor, value: Tensor, hidden: Hidden) -> tuple[Tensor, Tensor]:
+    def run(scores: Tensor, value: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor]:
         # The scores may be someone else's; what is made of them here may be written over.
-        if hidden.pairs is None:
+        if hidden is None:
             weights = torch.softmax(scores, -1)
-            if hidden.queries is not None:
-                weights.masked_fill_(hidden.queries, 0.0)
         else:
-            weights = scores.masked_fill(hidden.pairs, -torch.inf)
-            weights = _softmax_in_place(weights, Hidden(None, hidden.queries))
+            weights = _softmax_in_place(scores + hidden.added(scores.dtype), hidden.queries)
         return torch.bmm(weights, value), weights
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
         found, weights = _Softmax.run(scores, value, hidden)
         ctx.save_for_backward(scores, value, weights)
         ctx.hidden = hidden
@@ -268,22 +266,22 @@ class _Proportional(torch.autograd.Function):
     """
 
     @staticmethod
-    def formula(scores: Tensor, value: Tensor, hidden: Hidden) -> Tensor:
-        if hidden.pairs is not None:
-            scores = scores.masked_fill(hidden.pairs, 0.0)
+    def formula(scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
+        if hidden is not None:
+            scores = scores * hidden.factors(scores.dtype)
         total = scores.sum(-1, keepdim=True)
         return torch.bmm(scores, value) / torch.where(total == 0, 1.0, total)
 
     @staticmethod
-    def run(scores: Tensor, value: Tensor, hidden: Hidden) -> tuple[Tensor, Tensor, Tensor]:
-        if hidden.pairs is not None:
-            scores = scores.masked_fill(hidden.pairs, 0.0)
+    def run(scores: Tensor, value: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor, Tensor]:
+        if hidden is not None:
+            scores = scores * hidden.factors(scores.dtype)
         total = scores.sum(-1, keepdim=True)
         total = torch.where(total == 0, 1.0, total)  # nothing is attended to: 0 / 1
         return torch.bmm(scores, value).div_(total), scores, total
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
         found, weights, total = _Proportional.run(scores, value, hidden)
         ctx.save_for_backward(scores, value, weights, found, total)
         ctx.hidden = hidden
@@ -301,6 +299,6 @@ class _Proportional(torch.autograd.Function):
         if of_scores:
             known = (grad * found).sum(-1, keepdim=True)
             pull = torch.baddbmm(known, grad, value.mT, beta=-1)
-            if hidden.pairs is not None:
-                pull.masked_fill_(hidden.pairs, 0.0)
+            if hidden is not None:
+                pull.mul_(hidden.factors(pull.dtype))
         return pull, torch.bmm(weights.mT, grad) if of_value else None, None

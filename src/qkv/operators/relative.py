@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.looking import sizes_are_known
 from qkv.mask import Causal
 from qkv.operators.base import Result
 from qkv.operators.tiles import spans
@@ -54,7 +55,9 @@ def share(problem: Problem) -> float:
 
 def _skips_ahead(problem: Problem) -> bool:
     """Whether blocks of queries leave out the keys that are ahead of all of them."""
-    return isinstance(problem.mask, Causal) and CAUSAL_BLOCKS < problem.n <= problem.m
+    if not isinstance(problem.mask, Causal) or not sizes_are_known(problem.n, problem.m):
+        return False
+    return CAUSAL_BLOCKS < problem.n <= problem.m
 
 
 def attend_along(
@@ -66,20 +69,28 @@ def attend_along(
     line = line.expand(*problem.batch, n + m - 1).reshape(*query.shape[:2], n + m - 1)
     skips = _skips_ahead(problem)
     answers, log_totals = [], []
-    for start, stop in spans(n, -(-n // CAUSAL_BLOCKS) if skips else n):
+    for start, stop in spans(n, -(-n // CAUSAL_BLOCKS)) if skips else [(0, n)]:
         seen = stop + m - n if skips else m
         own = line[..., n - stop : n - start + seen - 1]
         answer, log_total = attend(
             query[..., start:stop, :].flip(-2),
             key[..., :seen, :],
             value[..., :seen, :],
-            own.unfold(-1, seen, 1),
+            _sliding(own, seen),
             None if problem.mask is None else _all_hidden(own, seen),
         )
         answers.append(answer.flip(-2))
         if log_total is not None:
             log_totals.append(log_total.flip(-1))
     return torch.cat(answers, dim=-2), torch.cat(log_totals, dim=-1) if log_totals else None
+
+
+def _sliding(line: Tensor, size: int) -> Tensor:
+    """Every run of so many numbers of the line, (…, runs, size): a view, if the size is known."""
+    if sizes_are_known(size):
+        return line.unfold(-1, size, 1)
+    first = torch.arange(line.shape[-1] - size + 1, device=line.device)
+    return line[..., first.unsqueeze(-1) + torch.arange(size, device=line.device)]
 
 
 def _all_hidden(line: Tensor, size: int) -> Tensor:

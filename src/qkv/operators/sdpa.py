@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import may_look
+from qkv.looking import may_look, surely_equal
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import relative
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
-from qkv.operators.tiles import in_tiles
+from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
 from qkv.similarity.base import may_be_dot
@@ -65,19 +65,28 @@ def offer(problem: Problem) -> Offer | str:
 
 
 def estimate(problem: Problem) -> float:
-    """Seconds; half the pairs where the kernel's own causal mode skips the other half."""
-    share = 0.5 if is_plainly_causal(problem) else 1.0
-    if problem.position_bias is not None:
-        share = relative.share(problem) if relative.has_line(problem) else 1.0
-    time = cost.seconds(problem, "sdpa", "dot", share)
+    """Seconds; the kernel's own causal mode skips keys by blocks of queries."""
+    causal, pairs = is_plainly_causal(problem), share(problem)
+    time = cost.seconds(problem, "sdpa", "dot", pairs)
     if len(problem.batch) == 2:
         time -= RESHAPE
     if problem.similarity.depends_on_spread:
         time += cost.seconds(problem, "centre", "any")
-    masked = problem.mask is not None and share == 1.0
+    masked = problem.mask is not None and not causal
     if (masked or problem.position_bias is not None) and not relative.has_line(problem):
-        time += cost.seconds(problem, "mask", "any")
+        time += cost.seconds(problem, "mask", "sdpa")
     return time
+
+
+def share(problem: Problem) -> float:
+    """The share of pairs that the kernel visits."""
+    if problem.position_bias is not None:
+        return relative.share(problem) if relative.has_line(problem) else 1.0
+    if not is_plainly_causal(problem):
+        return 1.0
+    # The kernel's own blocks of queries: each sees the keys up to its last query.
+    block = 32 if problem.n < 192 else 64 if problem.n < 768 else 256
+    return min(1.0, (problem.n + block) / (2 * problem.n))
 
 
 def _cost(problem: Problem) -> Cost:
@@ -168,7 +177,7 @@ def is_plainly_causal(problem: Problem) -> bool:
     """Whether the kernel's own causal mode serves; it is aligned to the start, not to the end."""
     return (
         isinstance(problem.mask, Causal)
-        and problem.n == problem.m
+        and surely_equal(problem.n, problem.m)
         and problem.position_bias is None
     )
 
@@ -177,7 +186,7 @@ def _rows_at_once(problem: Problem) -> int:
     held = [] if problem.mask is None else problem.mask.tensors()
     whole = problem.position_bias is not None or any(tensor.ndim > 2 for tensor in held)
     entries = math.prod(problem.batch) if whole else 1
-    return max(1, TILE_BYTES // (4 * problem.m * max(1, entries)))
+    return rows_at_once(TILE_BYTES, 4 * problem.m * entries)
 
 
 def _kernel_mask(problem: Problem, tile: Tile, dtype: torch.dtype) -> Tensor:

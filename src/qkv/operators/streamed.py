@@ -15,7 +15,7 @@ from qkv import cost
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.dense import bytes_needed, pool, seconds
-from qkv.operators.tiles import TileFunction, in_tiles, spans
+from qkv.operators.tiles import TileFunction, in_tiles, rows_at_once, spans
 from qkv.problem import Problem
 
 #: What a tile and its gradients hold at once, in tensors of a tile's size. The most that
@@ -62,8 +62,8 @@ def answer(problem: Problem) -> Result:
 def _split_batch(problem: Problem, pairs: int) -> Result:
     """Split leading axes until one row of every batch entry fits into a tile of `pairs`."""
     entries = math.prod(problem.batch)
-    if entries <= 1 or entries * problem.m <= pairs or torch.compiler.is_compiling():
-        return _split_queries(problem, pairs // max(1, entries * problem.m))
+    if torch.compiler.is_compiling() or entries <= 1 or entries * problem.m <= pairs:
+        return _split_queries(problem, rows_at_once(pairs, entries * problem.m))
     axis = next(axis for axis, size in enumerate(problem.batch) if size > 1)
     size = problem.batch[axis]
     step = max(1, size * pairs // (entries * problem.m))
@@ -95,5 +95,5 @@ def _split_queries(problem: Problem, rows: int) -> Result:
         ) -> tuple[Tensor, ...]:
             return tile(start, query, key, value, bias)
 
-    answer, *log_total = in_tiles(function, sliced, whole, max(1, rows))
+    answer, *log_total = in_tiles(function, sliced, whole, rows)
     return answer, log_total[0].squeeze(-1) if log_total else None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkv.looking import in_transform
+from qkv.looking import in_transform, sizes_are_known
 
 #: (start, *rows, *whole) -> outputs whose axis -2 is that of the rows.
 TileFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
@@ -42,6 +42,8 @@ def in_tiles(
     Tensors that it uses without being handed them get their gradients all the same.
     """
     tensors = [*rows, *whole]
+    if not sizes_are_known(tensors[0].shape[-2]):
+        return function(0, *tensors)  # how many tiles there are is part of a graph
     if torch.compiler.is_compiling():
         step = max(step, -(-tensors[0].shape[-2] // MOST_COMPILED_TILES))
     job = Job(function, len(rows), step)
@@ -55,6 +57,13 @@ def in_tiles(
         return _joined(job, tensors, _called)
     hidden = _hidden_leaves(job, tensors) if torch.is_grad_enabled() else []
     return _Recomputed.apply(job, len(tensors), *tensors, *hidden)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def rows_at_once(limit: int, row: int) -> int:
+    """How many rows of `row` bytes stay within `limit`, and one at least."""
+    if not sizes_are_known(row):
+        return 1  # nothing is cut whose size is unknown
+    return max(1, limit // max(1, row))
 
 
 def spans(length: int, step: int) -> Iterator[tuple[int, int]]:
@@ -162,6 +171,11 @@ def _hidden_leaves(job: Job, tensors: Sequence[Tensor]) -> list[Tensor]:
     with torch.enable_grad():
         detached = [tensor.detach() for tensor in tensors]
         outputs = job.function(0, *job.arguments(detached, 0, 1))
+    return leaves_behind(outputs)
+
+
+def leaves_behind(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The leaves that some results were computed from, in an order that their graph decides."""
     pending = [out.grad_fn for out in outputs if out.grad_fn is not None]
     seen, leaves = set(pending), []
     while pending:

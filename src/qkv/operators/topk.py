@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from qkv import cost
+from qkv.looking import sizes_are_known
 from qkv.mask import Mask
 from qkv.memory import TILE_BYTES, readable
 from qkv.normalize import normalize
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.tiles import in_tiles, spans
+from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity.base import widen
 
@@ -30,7 +31,9 @@ def offer(problem: Problem) -> Offer:
     assert problem.mask is not None
     best = problem.mask.best_of()
     assert best is not None
-    k, rest = min(best[0], problem.m), best[1]
+    k, rest = best
+    if sizes_are_known(problem.m):  # else keys are taken to be as many
+        k = min(k, problem.m)
     return Offer(run=lambda: answer(problem, k, rest), cost=lambda: _cost(problem, k))
 
 
@@ -88,7 +91,7 @@ def answer(problem: Problem, k: int, rest: Mask | None) -> Result:
     width = k * (key.shape[-1] + problem.value.shape[-1]) * max(4, query.element_size())
     if problem.position_bias is not None:
         width += 4 * m
-    rows = max(1, 4 * TILE_BYTES // max(1, math.prod(batch) * width))
+    rows = rows_at_once(4 * TILE_BYTES, math.prod(batch) * width)
     found, log_total = in_tiles(tile, sliced, [flat_key, flat_value], rows)
     return found, log_total.squeeze(-1)
 
@@ -96,12 +99,10 @@ def answer(problem: Problem, k: int, rest: Mask | None) -> Result:
 def _places(problem: Problem, k: int, rest: Mask | None) -> Tensor:
     """Where the k best keys of each query are, (*batch, n, k), in tiles of queries."""
     row = math.prod(problem.batch) * problem.m * problem.similarity.pair_width(problem.dim)
-    rows = max(1, TILE_BYTES // (4 * row))
-    if torch.compiler.is_compiling():
-        rows = max(rows, -(-problem.n // 16))
-    found = []
-    for start, stop in spans(problem.n, rows):
-        scores = problem.similarity.log_score(problem.query[..., start:stop, :], problem.key)
+
+    def tile(start: int, query: Tensor) -> tuple[Tensor]:
+        stop = start + query.shape[-2]
+        scores = problem.similarity.log_score(query, problem.key)
         if problem.bias is not None:
             bias = problem.bias if problem.bias.shape[-2] == 1 else problem.bias[..., start:stop, :]
             scores = scores + bias.to(scores.dtype)
@@ -111,8 +112,10 @@ def _places(problem: Problem, k: int, rest: Mask | None) -> Tensor:
         if rest is not None:
             scores = torch.where(rest.allowed(problem.tile(start, stop)), scores, -torch.inf)
         scores = scores.expand(*problem.batch, stop - start, problem.m)
-        found.append(_best(scores, k))
-    return torch.cat(found, dim=-2)
+        return (_best(scores, k),)
+
+    (found,) = in_tiles(tile, [problem.query], [], rows_at_once(TILE_BYTES, 4 * row))
+    return found
 
 
 def _best(scores: Tensor, k: int) -> Tensor:

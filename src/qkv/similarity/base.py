@@ -88,6 +88,9 @@ class Similarity(nn.Module):
     #: no logarithm, in which a negative one would show as NaN.
     nonnegative: bool = False
 
+    #: True where scores are a step function of the tokens, so that their gradient is 0.
+    has_steps: bool = False
+
     #: True where :meth:`as_dot` looks at the data to decide.
     depends_on_spread: bool = False
 
@@ -183,7 +186,7 @@ class Similarity(nn.Module):
         formulas = {"prepare", "score", "log_score", "profile", "log_profile", "forward"}
         if cls.__dict__.keys() & formulas:
             shortcuts = ("as_dot", "as_fused", "as_sorted", "log_scores", "nonnegative", "family")
-            for shortcut in (*shortcuts, "prepared_size"):
+            for shortcut in (*shortcuts, "has_steps", "prepared_size"):
                 if shortcut not in cls.__dict__:
                     setattr(cls, shortcut, getattr(Similarity, shortcut))
 
@@ -331,7 +334,7 @@ def log_or_never(scores: Tensor) -> Tensor:
 
 
 def steps(scores: Tensor, *tokens: Tensor) -> Tensor:
-    """Scores that are a step function of `tokens`: their gradient is 0, and known to be."""
+    """Scores, or what is made of them, as a step function of `tokens`: their gradient is 0."""
     if is_eager(scores, *tokens):
         return _Steps.apply(scores, *tokens) if torch.is_grad_enabled() else scores  # type: ignore[no-untyped-call]
     for token in tokens:
@@ -356,7 +359,7 @@ class _Steps(torch.autograd.Function):
                 return torch.zeros_like(token)
             return (token * 0).nan_to_num(0.0) + still
 
-        return None, *(
+        return grad, *(
             nothing(token) if wanted else None
             for token, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True)
         )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.formula.traced import Traced
 from qkv.looking import is_eager
 
 #: The gradient of a squared distance is a difference of two products, of tokens seen from the
@@ -69,11 +70,19 @@ def by_differences(query: Tensor, key: Tensor, unit: float | Tensor = 1.0) -> Te
     return difference.square().sum(dim=-1)
 
 
+def scaled_squares(query: Tensor, key: Tensor, inverse: Tensor) -> Tensor:
+    """The same of units whose inverses are at hand, as kernels are derived from it."""
+    # The difference is scaled, not the tokens: these would lose the digits that it needs.
+    return ((query.unsqueeze(-2) - key.unsqueeze(-3)) * inverse).square().sum(dim=-1)
+
+
 def root(squared: Tensor) -> Tensor:
     """√u² with the subgradient 0 at u = 0, where the plain root would give inf · 0 = NaN."""
     if is_eager(squared):
         differentiable = torch.is_grad_enabled() and squared.requires_grad
         return _Root.apply(squared) if differentiable else squared.sqrt()  # type: ignore[no-untyped-call]
+    if isinstance(squared, Traced):
+        return squared.session.elementwise("root", squared)  # one operation of a program
     zero = squared == 0
     return torch.where(zero, 0.0, torch.sqrt(torch.where(zero, 1.0, squared)))
 

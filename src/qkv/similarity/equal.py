@@ -19,6 +19,7 @@ class Equal(Similarity):
     may_vanish = True
 
     nonnegative = True
+    has_steps = True
     family = "equal"
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor, nn
 
+from qkv.looking import is_eager
 from qkv.similarity.base import FusedForm, PreparedSize, Similarity, widen
 from qkv.similarity.dot import Dot, check_sizes
+
+
+def gated(query: Tensor, key: Tensor, base: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The scores of tokens whose first columns are their terms of the gate."""
+    gate = torch.sigmoid(query[..., :1] + key[..., :1].mT)  # (..., n, m)
+    return gate * base(query[..., 1:], key[..., 1:])
+
+
+def gated_dot(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
+    """The same where the base is a dot product."""
+    return gated(query, key, lambda query, key: (query @ key.mT) * scale)
 
 
 class Gated(Similarity):
@@ -40,11 +52,15 @@ class Gated(Similarity):
         self.base.check(query, key)
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """The base's prepared tokens, each with its term of the gate as a last column."""
-        prepared_query, prepared_key = self.base.prepare(query, key)
+        """The base's prepared tokens, each with its term of the gate as a first column."""
+        return self._with_gates(query, key, *self.base.prepare(query, key))
+
+    def _with_gates(
+        self, query: Tensor, key: Tensor, base_query: Tensor, base_key: Tensor
+    ) -> tuple[Tensor, Tensor]:
         return (
-            torch.cat([prepared_query, widen(self.query_gate(query))], dim=-1),
-            torch.cat([prepared_key, widen(self.key_gate(key))], dim=-1),
+            torch.cat([widen(self.query_gate(query)), base_query], dim=-1),
+            torch.cat([widen(self.key_gate(key)), base_key], dim=-1),
         )
 
     def prepared_size(self) -> PreparedSize | None:
@@ -52,13 +68,15 @@ class Gated(Similarity):
         return None if base is None else base._replace(more=base.more + 1)
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        gate = torch.sigmoid(query[..., -1:] + key[..., -1:].mT)  # (..., n, m)
-        return gate * self.base.score(query[..., :-1], key[..., :-1])
+        return gated(query, key, self.base.score)
 
     def log_scores(self, query: Tensor, key: Tensor) -> Tensor:
         # Tokens of their own for base and gate: joined, as tiles want them, they would be copied.
         gate = widen(self.query_gate(query)) + widen(self.key_gate(key)).mT
-        return torch.sigmoid(gate) * self.base.log_scores(query, key)
+        scores = self.base.log_scores(query, key)
+        if torch.is_grad_enabled() or not is_eager(query, key):
+            return torch.sigmoid(gate) * scores
+        return gate.sigmoid_().mul_(scores)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.query_gate.weight, self.key_gate.weight, *self.base.tensors()
@@ -71,9 +89,8 @@ class Gated(Similarity):
         form = self.base.as_dot(query, key)
         if isinstance(form, str) or form.offset is not None:
             return f"the gate's base, {type(self.base).__name__}, is not a dot product"
-        gated_query = torch.cat([widen(form.query), widen(self.query_gate(query))], dim=-1)
-        gated_key = torch.cat([widen(form.key), widen(self.key_gate(key))], dim=-1)
-        return FusedForm("gated", gated_query, gated_key, gated_query.new_tensor([form.scale]))
+        tokens = self._with_gates(query, key, widen(form.query), widen(form.key))
+        return FusedForm("gated", *tokens, tokens[0].new_full((1,), form.scale))
 
     def pair_width(self, dim: int) -> int:
         return 1 + self.base.pair_width(dim)

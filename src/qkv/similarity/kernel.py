@@ -42,7 +42,7 @@ class Euclidean(Similarity):
         return _distance_as_dot(widen(query), widen(key), factor=1.0)
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
-        return _distance_as_fused("euclidean", widen(query), widen(key))
+        return FusedForm("euclidean", widen(query), widen(key), widen(query).new_zeros(1))
 
     def as_sorted(self, key: Tensor) -> SortedForm:
         return SortedForm("gaussian", 0.5**0.5)
@@ -164,7 +164,8 @@ class Boxcar(CompactKernel):
     """K(u) = 1 where u ≤ 1, else 0; the second kernel of Eq. 5."""
 
     nonnegative = True
-    family = "distance"
+    has_steps = True
+    family = "steps"
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         bandwidth = self.bandwidth(key)
@@ -249,13 +250,12 @@ class Tricube(CompactKernel):
 
 
 def _distance_as_fused(
-    kind: str, query: Tensor, key: Tensor, bandwidth: float | Tensor = 1.0
+    kind: str, query: Tensor, key: Tensor, bandwidth: float | Tensor
 ) -> FusedForm:
-    # The kernel divides differences by the bandwidth, as the formula does: tokens divided first
-    # would lose the digits that their difference needs.
     if isinstance(bandwidth, float):
         return FusedForm(kind, query, key, query.new_full((key.shape[-1],), 1 / bandwidth))
     inverse = (1 / bandwidth) * query.new_ones(key.shape[-1])
+    kind = f"learned_{kind}" if inverse.requires_grad else kind
     return FusedForm(kind, query, key, inverse.to(query.dtype))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from qkv.cluster.jobs import worker_count
 from qkv.table import bandwidth as bandwidths
 from qkv.table.block import Question
 from qkv.table.columns import entries
 from qkv.table.groups import check_groups
+from qkv.table.parts import Job, read_parts, sample_parts
 from qkv.table.plan import TablePlan
 from qkv.table.reading import Progress, Reading, read
 from qkv.table.row_weights import DecayLike, RowWeights
@@ -20,7 +22,7 @@ from qkv.table.similarity import (
     compare,
     wanted_for,
 )
-from qkv.table.sources import Request, Scan, Source
+from qkv.table.sources import Part, Request, Scan, Source
 from qkv.table.sources.base import Where
 from qkv.table.where import Condition, WhereLike, both, condition_of
 
@@ -49,6 +51,8 @@ class Asked(NamedTuple):
     weights: RowWeights
     plan: TablePlan
     scan: Scan
+    request: Request
+    parts: list[Part] | None  # that workers read; None: this process reads everything
 
 
 class Asker:
@@ -60,8 +64,11 @@ class Asker:
         self._values = values
         self._chosen: dict[Any, tuple[dict[str, float], int]] = {}
 
-    def ask(self, queries: list[dict[str, Any]], terms: Terms) -> Asked:
-        """Check the question, and begin a reading that answers it."""
+    def ask(self, queries: list[dict[str, Any]], terms: Terms, client: Any = None) -> Asked:
+        """Check the question, and begin a reading that answers it.
+
+        With a Dask client its workers will read the parts of the source, where it has any.
+        """
         schema = self._source.schema
         top = _checked_top(terms.top, terms.by)
         condition = condition_of(terms.where, schema)
@@ -73,7 +80,7 @@ class Asker:
             name: wanted_for(name, types[name], terms.similarity, terms.bandwidth, terms.cutoff)
             for name in self._key
         }
-        chosen, rows = self._choose(wanted, condition)
+        chosen, rows = self._choose(wanted, condition, client)
         for name, width in chosen.items():
             wanted[name] = wanted[name]._replace(bandwidth=width)
         comparisons = [compare(name, types[name], keys[name], wanted[name]) for name in self._key]
@@ -110,11 +117,24 @@ class Asker:
         if scan.groups is not None:
             plan.row_groups_read, plan.row_groups = scan.groups
         question = Question(comparisons, len(queries), top)
-        return Asked(question, groups, weights, plan, scan)
+        parts = None
+        if client is not None:
+            parts = self._source.parts(request)
+            plan.notes.append(_shared_out(self._source, parts, client))
+        return Asked(question, groups, weights, plan, scan, request, parts)
 
-    def read(self, asked: Asked, progress: Progress | None) -> Reading:
+    def read(self, asked: Asked, progress: Progress | None, client: Any = None) -> Reading:
         """Weigh the rows."""
-        reading = read(asked.scan, asked.question, self._values, asked.by, asked.weights, progress)
+        reading: Reading
+        if asked.parts:
+            # Only an index asks how keys will be compared, and it has no parts.
+            request = asked.request._replace(comparisons=())
+            job = Job(request, asked.question, self._values, asked.by, asked.weights)
+            reading = read_parts(client, asked.parts, job, progress)
+        else:
+            reading = read(
+                asked.scan, asked.question, self._values, asked.by, asked.weights, progress
+            )
         if reading.rows == 0 and asked.plan.where is None and self._is_empty(asked.scan):
             raise ValueError(f"the table ({self._source.description}) is empty")
         asked.plan.rows_read = reading.rows
@@ -127,7 +147,9 @@ class Asker:
         everything = self._source.scan(Request(self._key[:1], whole_rows=False)).batches()
         return not any(len(batch) for batch in everything)
 
-    def _choose(self, wanted: dict[str, Wanted], where: Where) -> tuple[dict[str, float], int]:
+    def _choose(
+        self, wanted: dict[str, Wanted], where: Where, client: Any = None
+    ) -> tuple[dict[str, float], int]:
         """Bandwidths for the columns that lack one, and how many rows told them.
 
         They are chosen once for each kind of question.
@@ -138,9 +160,26 @@ class Asker:
         if question not in self._chosen:
             first = self._values[0]
             columns = [*dict.fromkeys([*self._key, first])]
-            rows = bandwidths.sample(self._source.original, columns, where)
+            request = bandwidths.sample_request(self._source.original, columns, where)
+            parts = None if client is None else self._source.original.parts(request)
+            rows = (
+                sample_parts(client, parts, request)
+                if parts
+                else bandwidths.draw(self._source.original, request).rows
+            )
             self._chosen[question] = bandwidths.choose(rows, wanted, first), len(rows)
         return self._chosen[question]
+
+
+def _shared_out(source: Source, parts: list[Part] | None, client: Any) -> str:
+    """Who reads what, for the plan."""
+    if parts is None:
+        return f"{source.description} cannot be split: one part, read by this process"
+    count, workers = len(parts), worker_count(client)
+    return (
+        f"{count:,} part{'s' if count != 1 else ''}, read by {workers:,} "
+        f"worker{'s' if workers != 1 else ''}"
+    )
 
 
 def _checked_top(top: int | None, by: Any) -> int:

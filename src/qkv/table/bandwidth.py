@@ -6,6 +6,7 @@ The search, and the error of numbers, are those of the regressor: the same rows 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,27 +29,48 @@ SAMPLE_ROWS = 1000
 Array = npt.NDArray[np.float64]
 
 
-def sample(source: Source, columns: list[str], where: Where) -> pa.Table:
-    """Rows drawn evenly from the whole table, the same ones each time."""
+class Lots(NamedTuple):
+    """Rows that drew the lowest lots, the lowest first."""
+
+    rows: pa.Table
+    lots: np.ndarray
+
+    def merge(self, other: Lots) -> Lots:
+        """The lowest of both."""
+        lots = np.concatenate([self.lots, other.lots])
+        order = np.argsort(lots, kind="stable")[:SAMPLE_ROWS]
+        rows = pa.concat_tables([self.rows, other.rows]).take(pa.array(order))
+        return Lots(rows.combine_chunks(), lots[order])
+
+
+def sample_request(source: Source, columns: list[str], where: Where) -> Request:
+    """What is asked of a source, to draw rows evenly from all of it, the same ones each time."""
     if source.once:
         raise ValueError(
             f"bandwidth must be given: to choose it takes a reading of its own, and this source "
             f"({source.description}) can be read only once"
         )
-    generator = np.random.default_rng(0)
-    kept, lots = (
-        pa.schema([source.schema.field(name) for name in columns]).empty_table(),
-        np.empty(0),
+    return Request(columns, whole_rows=False, where=where)
+
+
+def draw(source: Source, request: Request, before: int = 0) -> Lots:
+    """Every row draws a lot, as its number in the table has it: `before` come before these."""
+    bits = np.random.PCG64(0).advance(before)
+    generator = np.random.Generator(bits)
+    schema = pa.schema([source.schema.field(name) for name in request.columns])
+    kept = Lots(schema.empty_table(), np.empty(0))
+    for batch in source.scan(request).batches():
+        here, _ = complete(batch, dict.fromkeys(request.columns, 0))
+        kept = kept.merge(Lots(pa.Table.from_batches([here]), generator.random(len(here))))
+    return kept
+
+
+def count_rows(source: Source, request: Request) -> int:
+    """How many rows would draw."""
+    return sum(
+        len(complete(batch, dict.fromkeys(request.columns, 0))[0])
+        for batch in source.scan(request).batches()
     )
-    for batch in source.scan(Request(columns, whole_rows=False, where=where)).batches():
-        here, _ = complete(batch, dict.fromkeys(columns, 0))
-        drawn = generator.random(len(here))
-        # Every row draws a lot, and the lowest stay.
-        lots = np.concatenate([lots, drawn])
-        order = np.argsort(lots, kind="stable")[:SAMPLE_ROWS]
-        kept = pa.concat_tables([kept, pa.Table.from_batches([here])]).take(pa.array(order))
-        lots = lots[order]
-    return kept.combine_chunks()
 
 
 def choose(rows: pa.Table, wanted: dict[str, Wanted], value: str) -> dict[str, float]:

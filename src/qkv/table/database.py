@@ -129,6 +129,7 @@ class Database:
         decay: DecayLike | None = None,
         top: int | None = None,
         progress: Progress | None = None,
+        client: Any = None,
     ) -> Any:
         """The :class:`Answer` to a query, or a list of them to a list, in one pass.
 
@@ -150,14 +151,16 @@ class Database:
           rows weigh nothing.
         - `top` is how many of the heaviest rows to show: 5, or none of each group, unless given.
         - `progress` is told, after each batch, how many rows are read, and how many there are.
+        - `client`, a :class:`dask.distributed.Client`, has its workers read the table, each some
+          parts of it; see docs/scale.md. The answer is the same.
         """
         queries, many = listed(q, self.key, self.schema)
         if not queries:
             return []
         terms = Terms(similarity, bandwidth, cutoff, where, by, weight, decay, top)
-        asked = self._asker.ask(queries, terms)
+        asked = self._asker.ask(queries, terms, client)
         assembly = Assembly(
-            self._asker.read(asked, progress),
+            self._asker.read(asked, progress, client),
             queries,
             asked.question.comparisons,
             asked.weights,
@@ -248,11 +251,12 @@ class Database:
         weight: str | None = None,
         decay: DecayLike | None = None,
         top: int | None = None,
+        client: Any = None,
     ) -> TablePlan:
         """How :meth:`query` would ask the source, without asking it for rows."""
         queries, _ = listed(q, self.key, self.schema)
         terms = Terms(similarity, bandwidth, cutoff, where, by, weight, decay, top)
-        return self._asker.ask(queries, terms).plan
+        return self._asker.ask(queries, terms, client).plan
 
     def _check(self, name: str, argument: str) -> None:
         if not isinstance(name, str):

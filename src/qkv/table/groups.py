@@ -50,6 +50,12 @@ class Groups:
             places = same[places]
         return Membership(places.astype(np.int32, copy=False), numbers)
 
+    def numbers(self, other: Groups) -> np.ndarray:
+        """What the groups of another pass are called here, (g,); new ones are taken in."""
+        if not self.by:
+            return np.zeros(1, np.int64)
+        return np.array([self._number(label) for label in other.labels], np.int64)
+
     def _number(self, label: tuple[Any, ...]) -> int:
         number = self._numbers.setdefault(label, len(self.labels))
         if number == len(self.labels):

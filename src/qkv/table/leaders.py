@@ -30,6 +30,13 @@ class Leaders:
             np.hstack([self.logs[places], logs]), np.hstack([self.rows[places], rows])
         )
 
+    def takes_over(self, other: Leaders, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """The best rows of another pass as they are numbered here, from `first` on."""
+        rows = np.where(other.rows >= 0, other.rows + first, -1)
+        alive = set(other.rows.ravel().tolist())
+        self._kept |= {row + first: kept for row, kept in other._kept.items() if row in alive}
+        return other.logs, rows
+
     def remember(
         self, scan: Scan, batch: pa.RecordBatch, first: int, positions: np.ndarray | None
     ) -> None:
@@ -44,9 +51,13 @@ class Leaders:
         places = new - first if positions is None else positions[new - first]
         tokens = scan.keep(batch, places.tolist())
         self._kept.update(zip(new.tolist(), tokens, strict=True))
-        if len(self._kept) > 4 * self.rows.size + 64:  # forget rows that have been overtaken
-            alive = set(self.rows.ravel().tolist())
-            self._kept = {row: kept for row, kept in self._kept.items() if row in alive}
+        if len(self._kept) > 4 * self.rows.size + 64:
+            self.forget()
+
+    def forget(self) -> None:
+        """Forget rows that have been overtaken."""
+        alive = set(self.rows.ravel().tolist())
+        self._kept = {row: kept for row, kept in self._kept.items() if row in alive}
 
     def shown(self, scan: Scan) -> dict[int, dict[str, Any]]:
         """All rows in the lead, by number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -41,14 +42,27 @@ class Sample:
         step = self.step
         while -(-(self.seen + len(batch)) // step) > _SAMPLE:
             step *= 2
-        if step > self.step and self.batches:
-            whole = pa.Table.from_batches(self.batches).combine_chunks()
-            kept = np.arange(0, len(whole), step // self.step)
-            self.batches = whole.take(pa.array(kept)).to_batches()
+        self.batches = _thinned(self, step)
         places = np.arange(-self.seen % step, len(batch), step)
         if len(places):
             self.batches.append(batch.take(pa.array(places)))
         self.step, self.seen = step, self.seen + len(batch)
+
+    def merge(self, other: Sample) -> None:
+        """Let the rows of another sample follow, both as sparsely as their number asks for."""
+        step = max(self.step, other.step)
+        while -(-self.seen // step) + -(-other.seen // step) > _SAMPLE:
+            step *= 2
+        self.batches = _thinned(self, step) + _thinned(other, step)
+        self.step, self.seen = step, self.seen + other.seen
+
+
+def _thinned(sample: Sample, step: int) -> list[pa.RecordBatch]:
+    if step == sample.step or not sample.batches:
+        return sample.batches
+    whole = pa.Table.from_batches(sample.batches).combine_chunks()
+    places = pa.array(np.arange(0, len(whole), step // sample.step))
+    return whole.take(places).to_batches()  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -57,10 +71,32 @@ class Reading:
 
     sums: list[Sums]  # one for each value column
     groups: Groups
+    weights: RowWeights
     missing: dict[str, int]  # rows that lack a column which every answer needs
     rows: int = 0  # that came
     used: int = 0  # of these, with nothing of that missing
     sample: Sample = field(default_factory=Sample)
+
+    def merge(self, other: Reading) -> Reading:
+        """This pass and one over rows that follow, as one pass.
+
+        Associative up to rounding, so rows may be read in any parts, by anyone. Neither is
+        changed: a worker may be asked for it again.
+        """
+        whole, other = copy.deepcopy((self, other))
+        own, theirs = whole.weights.meet(other.weights)
+        groups = whole.groups.numbers(other.groups)
+        for left, right in zip(whole.sums, other.sums, strict=True):
+            left.shrink(own)
+            right.shrink(theirs)
+            left.merge(right, groups, whole.used)
+            left.leaders.forget()
+        for name, count in other.missing.items():
+            whole.missing[name] += count
+        whole.rows += other.rows
+        whole.used += other.used
+        whole.sample.merge(other.sample)
+        return whole
 
 
 def read(
@@ -77,6 +113,7 @@ def read(
     reading = Reading(
         [Sums(name, question.n, question.top) for name in values],
         Groups(by, question.n),
+        weights,
         {name: scan.missing.get(name, 0) for name in needed},
     )
     for batch in scan.batches():

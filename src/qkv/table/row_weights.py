@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import math
 import re
@@ -40,6 +41,18 @@ class RowWeights:
         if self._decay is not None:
             self.columns.append(self._decay.column)
             self.description[self._decay.column] = self._decay.description
+
+    def anew(self) -> RowWeights:
+        """The same weights for another pass, which has met no row yet."""
+        own = copy.copy(self)
+        own._decay = None if self._decay is None else self._decay.anew()
+        return own
+
+    def meet(self, other: RowWeights) -> tuple[float, float]:
+        """By how much the weights of two passes shrink, now that both count from the newer row."""
+        if self._decay is None or other._decay is None:
+            return 0.0, 0.0
+        return self._decay.meet(other._decay)
 
     def logs(self, batch: pa.RecordBatch) -> tuple[np.ndarray, float]:
         """Logarithms of weights, (m,) or (0,); and by how much earlier rows shrink from now on."""
@@ -91,13 +104,33 @@ class Decay:
         if self._newest is None:
             self._newest = newest
             return logs, 0.0
-        step = self._rate * float(
-            self._since(pa.array([newest.as_py()], newest.type), self._newest)[0]
-        )
+        step = self._ahead(newest)
         if step <= 0.0:
             return logs + step, 0.0
         self._newest = newest
         return logs, step
+
+    def anew(self) -> Decay:
+        own = copy.copy(self)
+        own._newest = None
+        return own
+
+    def meet(self, other: Decay) -> tuple[float, float]:
+        if self._newest is None:
+            self._newest = other._newest
+            return 0.0, 0.0
+        if other._newest is None:
+            return 0.0, 0.0
+        step = self._ahead(other._newest)
+        if step <= 0.0:
+            return 0.0, -step
+        self._newest = other._newest
+        return step, 0.0
+
+    def _ahead(self, newest: pa.Scalar) -> float:
+        """How many half-lives, as a logarithm, another row is newer than the newest here."""
+        entry = pa.array([newest.as_py()], newest.type)
+        return self._rate * float(self._since(entry, self._newest)[0])
 
     def _since(self, ages: pa.Array, newest: pa.Scalar) -> np.ndarray:
         reference = pa.array([newest], ages.type)

@@ -38,6 +38,14 @@ class Sums:
         if self.leaders.logs.shape[1]:
             self.leaders.merge_at(places, found.lead_logs, found.lead_rows)
 
+    def merge(self, other: Sums, groups: np.ndarray, first: int) -> None:
+        """Merge what another pass found: its groups are these here, its rows count from `first`."""
+        self.used += other.used
+        self.missing += other.missing
+        if len(other.partial.peak):
+            leaders = self.leaders.takes_over(other.leaders, first)
+            self.add(Found(other.partial, *leaders), groups[: len(other.partial.peak) // self.n])
+
     def shrink(self, by: float) -> None:
         """Make all weights so far smaller, by a factor of e to this."""
         self.partial.peak -= by

@@ -7,6 +7,7 @@ scores below it. With a beam of 1 it is all there is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from qkv.translate.beam import SENTENCES, Counts, Ended, Rows, Sentences, Step, Ways, advance
-from qkv.translate.likely import Likeliest
+from qkv.translate.likely import Likeliest, Likely
 from qkv.translate.model import Model
 from qkv.translate.vocabulary import BEGIN, PAD
 
@@ -73,11 +74,31 @@ class _Past(NamedTuple):
     weights: Any  # (b, n, s): what the rows before it looked at
 
 
+class Considered(NamedTuple):
+    """What one step of a search chose from: rows are hypotheses, of the sentences still searched.
+
+    The ways to go on from row i are its likeliest tokens, log p that of the row and the token; the
+    best of them are the rows `after`, and the others were pruned, unless they end.
+    """
+
+    before: Rows
+    likely: Likely
+    last: npt.NDArray[np.bool_]  # (b,): whether a sentence may only end
+    after: Rows
+
+
 @torch.inference_mode()
 def search(
-    model: Model[Any, Any], source: Tensor, lengths: Tensor, how: Search
+    model: Model[Any, Any],
+    source: Tensor,
+    lengths: Tensor,
+    how: Search,
+    watch: Callable[[Considered], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` translations of each source (batch, s), the best first."""
+    """The `n_best` translations of each source (batch, s), the best first.
+
+    `watch` is shown each step; that costs nothing but what it does itself.
+    """
     batch = len(source)
     device = source.device
     limits = (
@@ -95,10 +116,10 @@ def search(
         step = model.step(memory, state, torch.from_numpy(rows.tokens).to(device))
         likely = likeliest(step.features)
         unseen = coverage.cost(step.weights)
-        after = Rows.room(len(active), how.beam)
+        last, after = limits[active] == now + 1, Rows.room(len(active), how.beam)
         advance(
             Step(now, how.norm(now + 1), how.n_best),
-            Sentences(active, limits[active] == now + 1, unseen),
+            Sentences(active, last, unseen),
             rows,
             likely,
             ended,
@@ -107,6 +128,8 @@ def search(
             grain=SENTENCES,
             scratch=Ways.shapes(rows.log_p.shape[1], likeliest.count),
         )
+        if watch is not None:
+            watch(Considered(rows, likely, last, after))
         places = np.full(batch, -1)
         places[active] = np.arange(len(active))
         past.append(_Past(places, after.tokens, after.parents, step.weights.numpy(force=True)))

@@ -13,6 +13,7 @@ from qkv.translate.batches import Batching, encode
 from qkv.translate.checkpoint import Checkpoint
 from qkv.translate.interpreter import Interpreter
 from qkv.translate.models import model_of
+from qkv.translate.ranks import Alone
 from qkv.translate.recurrent import Recurrent
 from qkv.translate.sources import Sources
 from qkv.translate.text import Corpus, Refused
@@ -69,8 +70,10 @@ def begin(
     spelling: Spelling,
     recipe: Recipe,
     watcher: Watcher,
+    ranks: Alone | None = None,
 ) -> Session:
-    """A new training whose checkpoints go into a new folder."""
+    """A new training whose checkpoints go into a new folder; of several processes the first makes
+    it."""
     corpus, valid = sources.load()
     source, target = spelling.learn(corpus)
     examples, refused = encode(corpus, source, target, spelling.max_length)
@@ -83,11 +86,16 @@ def begin(
         "max_length": spelling.max_length,
         "recipe": asdict(recipe),
     }
-    checkpoint = Checkpoint.create(folder, interpreter, facts)
-    return Session(Training(interpreter, examples, valid, recipe, checkpoint, watcher), refused)
+    if ranks is None or ranks.is_first:
+        checkpoint = Checkpoint.create(folder, interpreter, facts)
+    else:
+        checkpoint = Checkpoint(folder)
+        torch.manual_seed(recipe.seed + ranks.number)  # what each drops is its own
+    training = Training(interpreter, examples, valid, recipe, checkpoint, watcher, ranks)
+    return Session(training, refused)
 
 
-def resume(folder: Path, watcher: Watcher) -> Session:
+def resume(folder: Path, watcher: Watcher, ranks: Alone | None = None) -> Session:
     """The training in a folder, from its last checkpoint on."""
     checkpoint = Checkpoint.open(folder)
     config = checkpoint.config
@@ -95,6 +103,6 @@ def resume(folder: Path, watcher: Watcher) -> Session:
     corpus, valid = Sources(**config["sources"]).load()
     examples, refused = encode(corpus, interpreter.source, interpreter.target, config["max_length"])
     recipe = Recipe.from_json(config["recipe"])
-    training = Training(interpreter, examples, valid, recipe, checkpoint, watcher)
+    training = Training(interpreter, examples, valid, recipe, checkpoint, watcher, ranks)
     training.resume()
     return Session(training, refused)

@@ -18,6 +18,7 @@ from torch import Tensor
 from qkv.translate.batches import Batching, Example, by_length, collate, epoch
 from qkv.translate.checkpoint import Checkpoint, restore
 from qkv.translate.interpreter import Interpreter
+from qkv.translate.ranks import Alone, Loss
 from qkv.translate.score import score
 from qkv.translate.search import Search
 from qkv.translate.text import Pair
@@ -111,8 +112,10 @@ class Training:
         examples: what it learns from.
         valid: pairs that tell how good it has become.
         recipe: how it learns.
-        checkpoint: where it is kept.
+        checkpoint: where it is kept; the first of several processes writes it.
         watcher: who is told.
+        ranks: the processes that share each batch. At the same batches, and without dropout, the
+            losses are those of one process up to rounding.
     """
 
     def __init__(
@@ -123,13 +126,16 @@ class Training:
         recipe: Recipe,
         checkpoint: Checkpoint,
         watcher: Watcher,
+        ranks: Alone | None = None,
     ) -> None:
+        self.ranks = ranks or Alone()
         self.interpreter, self.model = interpreter, interpreter.model
         self.examples, self.valid, self.recipe = examples, valid, recipe
         self.checkpoint, self.watcher = checkpoint, watcher
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), fused=True, weight_decay=recipe.weight_decay
         )
+        self._loss = self.ranks.wrap(Loss(self.model, recipe.smoothing))
         self.progress = Progress(data=_fingerprint(examples))
         self._stop = False
         self._valid = [
@@ -151,6 +157,8 @@ class Training:
         restore(self.model, self.checkpoint.tensors(name), self.checkpoint.folder / name)
         state = self.checkpoint.tensors(last["training"])
         torch.set_rng_state(state.pop("rng"))
+        if not self.ranks.is_first:
+            torch.manual_seed(self.recipe.seed + self.ranks.number + progress.step)
         for name, parameter in self.model.named_parameters():
             self.optimizer.state[parameter] = {
                 kind: state[f"{name}/{kind}"] for kind in ("step", "exp_avg", "exp_avg_sq")
@@ -165,8 +173,12 @@ class Training:
 
     def _finished(self) -> bool:
         minutes = self.recipe.minutes
-        out_of_time = minutes is not None and self.progress.seconds >= 60 * minutes
+        out_of_time = minutes is not None and self._agreed(self.progress.seconds >= 60 * minutes)
         return out_of_time or self.progress.waited >= self.recipe.patience
+
+    def _agreed(self, wanted: bool) -> bool:
+        """Whether some process wants it: all do the same at the same step."""
+        return self.ranks.total(float(wanted))[0] > 0
 
     def _epoch(self) -> None:
         progress, recipe = self.progress, self.recipe
@@ -177,7 +189,7 @@ class Training:
             tokens = self._step(groups[progress.batch], len(groups))
             clock.tick()
             self.watcher.step(progress, len(groups), tokens)
-            if self._stop:
+            if self._agreed(self._stop):
                 self._save(is_best=False)
                 raise Interrupted
             if time.monotonic() - saved > 60 * recipe.save_minutes:
@@ -198,11 +210,15 @@ class Training:
 
     def _step(self, group: Sequence[int], batches: int) -> int:
         progress, recipe = self.progress, self.recipe
-        batch = collate([self.examples[i] for i in group]).to(self.model.output.weight.device)
-        tokens = batch.tokens
+        own = self.ranks.share(group)
+        # Whoever has nothing to learn from joins in all the same, with a weight of 0.
+        examples = [self.examples[i] for i in own or group[:1]]
+        batch = collate(examples).to(self.model.output.weight.device)
+        tokens = sum(len(self.examples[i].target) + 1 for i in group)
         self.optimizer.zero_grad()
-        loss = self.model.loss(batch, recipe.smoothing)
-        (loss / tokens).backward()
+        loss = self._loss(batch) * float(len(own) > 0)
+        # Gradients are averaged over processes, and each has a part of the sum.
+        (loss * (self.ranks.count / tokens)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         done = (progress.epoch + progress.batch / batches) / recipe.epochs
         for options in self.optimizer.param_groups:
@@ -210,7 +226,7 @@ class Training:
         self.optimizer.step()
         progress.batch += 1
         progress.step += 1
-        progress.loss += loss.item()
+        progress.loss += self.ranks.total(loss.item())[0]
         progress.tokens += tokens
         if not math.isfinite(progress.loss):
             raise ValueError(
@@ -252,6 +268,8 @@ class Training:
         return total / sum(lengths)
 
     def _save(self, is_best: bool) -> None:
+        if not self.ranks.is_first:
+            return
         state: dict[str, Tensor] = {"rng": torch.get_rng_state()}
         for name, parameter in self.model.named_parameters():
             for kind, tensor in self.optimizer.state[parameter].items():

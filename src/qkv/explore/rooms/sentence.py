@@ -18,6 +18,7 @@ from qkv.explore.packing import floats
 from qkv.explore.workers import Ticket
 from qkv.similarity import NAMED
 from qkv.viewer.page import page as standalone
+from qkv.words.pieces import load_folder
 from qkv.words.pretrained import minilm, minilm_tokenizer
 from qkv.words.sentence import by_vectors, words_of
 
@@ -97,7 +98,7 @@ def look(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
         "rollout": floats(qkv.summary.rollout(read.weights)),
         "notes": read.notes,
         "python": as_python(question, place, desk),
-        "command": as_command(question, place),
+        "command": as_command(question, place, desk),
     }
 
 
@@ -216,7 +217,7 @@ def _values(attention: Any, given: Tensor, heads: int) -> Tensor:
 def _opened(question: Question, desk: Desk) -> Read:
     if desk.opened is None or desk.opened.kind != "model":
         raise ValueError("no model was opened: start with `qkv explore --open FOLDER`")
-    model, tokenizer = desk.once("opened model", partial(_loaded, desk.opened.source))
+    model, tokenizer = desk.once("opened model", partial(load_folder, desk.opened.source))
     encoded = tokenizer(question.text, return_tensors="pt")
     pieces = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist())
     _check_pieces(pieces)
@@ -228,16 +229,6 @@ def _opened(question: Question, desk: Desk) -> Read:
     scale = queries[0].shape[-1] ** -0.5 if same else None
     words = encoded.word_ids() if tokenizer.is_fast else [None] * len(pieces)
     return Read(pieces, words, weights, queries, keys, [], scale, [desk.opened.name])
-
-
-def _loaded(folder: str) -> tuple[Any, Any]:
-    from qkv.extras import need
-
-    transformers = need("transformers", "transformers")
-    options = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
-    model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, **options)
-    return model.eval(), tokenizer
 
 
 def _check_pieces(pieces: list[str]) -> None:
@@ -286,14 +277,16 @@ def as_python(question: Question, place: Place, desk: Desk) -> str:
     return "\n".join(["import torch, qkv", *made, f"weights = {chosen}", "print(weights)"])
 
 
-def as_command(question: Question, place: Place) -> str | None:
-    """`qkv sentence` puts pieces together to words; rollout and other models it does not know."""
+def as_command(question: Question, place: Place, desk: Desk) -> str:
     words = ["qkv", "sentence", question.text]
     if question.model == "vectors":
         words += ["--similarity", question.similarity, "--temperature", repr(question.temperature)]
-    elif question.model == "minilm" and place.layer >= 0:
-        words += ["--model", "minilm", "--layer", str(place.layer)]
-        words += ["--head", str(place.head)] if place.head >= 0 else []
+        return shlex.join(words)
+    folder = desk.opened.source if question.model == "open" and desk.opened else "minilm"
+    words += ["--model", folder, "--pieces"]
+    if place.layer < 0:
+        words.append("--rollout")
     else:
-        return None
+        words += ["--layer", str(place.layer)]
+        words += ["--head", str(place.head)] if place.head >= 0 else []
     return shlex.join(words)

@@ -38,7 +38,8 @@ LEARNED = {
 NAMES = [*FIXED, *LEARNED, *KERNELS, "formula"]
 HIDDEN = 8
 
-MASKS = ["none", "causal", "window", "blocks", "topk", "painted"]
+SIZED = ["window", "blocks", "topk"]
+MASKS = ["none", "causal", *SIZED, "painted"]
 TOKENS = "cat:1.2,0.3;dog:1,0.6;wolf:0.7,1;tree:-0.4,1.2;rock:-1.1,0.2;sea:-0.6,-1;ship:0.3,-1.2"
 _TOKEN = re.compile(r"([^:;,\s][^:;,]{0,15}):(-?[\d.]{1,8}),(-?[\d.]{1,8})")
 
@@ -51,6 +52,7 @@ _DRAWING = threading.Lock()  # torch has one generator for all threads
 class Question(NamedTuple):
     """All that both sides have in common."""
 
+    typed: str  # the tokens
     words: list[str]
     tokens: torch.Tensor  # (n, 2)
     bandwidth: float
@@ -64,8 +66,10 @@ class Question(NamedTuple):
 
     @classmethod
     def of(cls, fields: Fields) -> Question:
-        words, tokens = _tokens(fields.text("tokens", TOKENS, 500))
+        typed = fields.text("tokens", TOKENS, 500)
+        words, tokens = _tokens(typed)
         return cls(
+            typed,
             words,
             tokens,
             fields.number("bandwidth", 0.5, 0.01, 100.0),
@@ -119,11 +123,18 @@ def compare(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
 ACTIONS = {"compare": compare}
 
 
+def weights_of(question: Question, name: str) -> torch.Tensor:
+    """How much each token looks at each other, (n, n)."""
+    similarity, _ = _tempered(_made(question, name), question.temperature)
+    mask, _ = question.masked()
+    return qkv.weights(question.tokens, question.tokens, similarity=similarity, mask=mask)
+
+
 def _side(question: Question, name: str, desk: Desk) -> dict[str, Any]:
     side = _made(question, name)
     x, (mask, written) = question.tokens, question.masked()
     similarity, more = _tempered(side, question.temperature)
-    weights = qkv.weights(x, x, similarity=similarity, mask=mask)
+    weights = weights_of(question, name)
     scores = side.similarity(x, x)
     line = torch.linspace(-REACH, REACH, SIDE, dtype=x.dtype)
     plane = torch.stack(torch.meshgrid(line.flip(0), line, indexing="ij")[::-1], -1)
@@ -205,17 +216,29 @@ def _planned(question: Question, name: str, mask: Any) -> str:
     return str(qkv.explain(x, x, x, similarity=similarity, mask=mask))
 
 
-def _command(question: Question, name: str) -> str | None:
-    """The plan at scale as a command, where one can say it."""
-    if name == "formula" or question.mask not in ("none", "causal", "window"):
-        return None
+def _command(question: Question, name: str) -> str:
+    """The weights as a command, and the plan at scale where one can say it."""
+    words = ["qkv", "weights", question.typed, f"--similarity={name}"]
+    words += [f"--bandwidth={question.bandwidth!r}"] if name in KERNELS else []
+    words += [f"--seed={question.seed}"] if name in LEARNED else []
+    words += [f"--formula={question.formula}"] if name == "formula" else []
+    words += [f"--temperature={question.temperature!r}"] if question.temperature != 1 else []
+    if question.mask != "none":
+        words.append(f"--mask={question.mask}")
+        words += [f"--size={question.size}"] if question.mask in SIZED else []
+        words += [f"--painted={question.painted}"] if question.mask == "painted" else []
+    return "\n".join([shlex.join(words), *_planned_by(question, name)])
+
+
+def _planned_by(question: Question, name: str) -> list[str]:
+    """`qkv explain` for as many tokens as the plan is made for; it knows no formula."""
+    if name == "formula" or question.mask == "painted":
+        return []
     words = ["qkv", "explain", f"--queries={LARGE}", f"--keys={LARGE}", f"--dim={WIDE}"]
     words += [f"--value-dim={WIDE}", f"--similarity={name}", f"--hidden={WIDE}"]
-    if question.mask == "causal":
-        words.append("--causal")
-    if question.mask == "window":
-        words.append(f"--window={question.size}")
-    return shlex.join(words)
+    if question.mask != "none":
+        words.append(f"--{question.mask}" + (f"={question.size}" if question.mask in SIZED else ""))
+    return [shlex.join(words)]
 
 
 def _tokens(text: str) -> tuple[list[str], torch.Tensor]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from qkv.explore import limits
+from qkv.explore.beam_tree import BeamTree
 from qkv.explore.desk import Desk
 from qkv.explore.fields import Fields
 from qkv.explore.packing import floats
@@ -55,12 +56,13 @@ def run(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
             f"this room translates up to {limits.PIECES} pieces at a time; got {pieces}"
         )
     with _MODEL:
-        greedy = _searched(interpreter, text, Search(beam=1))
+        greedy, _ = _searched(interpreter, text, Search(beam=1))
         ticket.check()
-        several = _searched(interpreter, text, Search(beam=beam, n_best=beam))
+        several, tree = _searched(interpreter, text, Search(beam=beam, n_best=beam))
     return {
         "greedy": greedy[0],
         "beam": several,
+        "tree": tree,
         "python": as_python(folder, text, beam),
         "command": as_command(folder, text, beam),
     }
@@ -80,16 +82,21 @@ def _folder(model: str, desk: Desk) -> Path:
 
 
 @torch.inference_mode()
-def _searched(interpreter: Interpreter, text: str, how: Search) -> list[dict[str, Any]]:
+def _searched(
+    interpreter: Interpreter, text: str, how: Search
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The translations found, and all that was looked at on the way to them."""
     found = interpreter.translate([text], how)[0]
     source = torch.tensor([[*interpreter.source.split(_normal(interpreter, text)).numbers, END]])
     lengths = torch.tensor([source.shape[1]])
     memory = interpreter.model.encode(source, lengths)
-    hypotheses = search(interpreter.model, source, lengths, how)[0]
-    return [
-        _told(interpreter, memory, translation, hypothesis)
+    tree = BeamTree(how.beam)
+    hypotheses = search(interpreter.model, source, lengths, how, tree.watch)[0]
+    told = [
+        {**_told(interpreter, memory, translation, hypothesis), "way": tree.way(hypothesis.tokens)}
         for translation, hypothesis in zip(found, hypotheses, strict=True)
     ]
+    return told, tree.told(how, interpreter.target.surface)
 
 
 def _normal(interpreter: Interpreter, text: str) -> str:

@@ -13,7 +13,9 @@ export class Figure {
     this.name = name;
     this.draw = draw;
     this.canvas = h("canvas", { className, role: "img", "aria-label": label });
+    this.element = h("div", { className: "place" }, this.canvas);
     this.scene = null;
+    this.places = null; // its axes, where it has any
     this.due = 0;
     this.observer = new ResizeObserver(() => this.redraw());
     this.observer.observe(this.canvas);
@@ -37,6 +39,7 @@ export class Figure {
     const context = this.canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
     this.scene.paint(context, colours());
+    this.painted?.();
   }
 
   svg() { return this.scene?.svg(colours()); }
@@ -86,7 +89,7 @@ export function axes(scene, { x, y, xName = "", yName = "", logX = false, margin
   if (yName) scene.text(12, (top + bottom) / 2, yName, "muted", { anchor: "middle", size: 12, turn: -90 });
   return {
     sx, sy, left, right, top, bottom,
-    atX: (place) => x[0] + ((place - left) / (right - left)) * (x[1] - x[0]),
+    atX: (place) => (logX ? Math.exp : Number)(x0 + ((place - left) / (right - left)) * (x1 - x0)),
     atY: (place) => y[0] + ((bottom - place) / (bottom - top)) * (y[1] - y[0]),
   };
 }

@@ -83,7 +83,7 @@ async function open() {
     command.textContent = line ?? "";
     commandPart.hidden = !line;
   };
-  const commandPart = h("div", {}, h("h3", {}, "As command"), h("pre", { tabIndex: 0, "aria-label": "As command" }, command), copy(command));
+  const commandPart = h("div", {}, h("h3", {}, "As command"), h("pre", { className: "command", tabIndex: 0, "aria-label": "As command" }, command), copy(command));
   const view = room.open(state, shell);
   shown = { name, state, view };
   undo.disabled = true;

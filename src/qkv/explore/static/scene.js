@@ -37,6 +37,13 @@ export class Scene {
   // A heat map of shares, row by row.
   cells(x, y, width, height, rows, columns, shares) { return this.#add("cells", { x, y, width, height, rows, columns, shares }); }
 
+  // What is drawn by `draw` shows within these bounds alone.
+  within({ left, right, top, bottom }, draw) {
+    this.#add("clip", { x: left, y: top, width: right - left, height: bottom - top });
+    draw();
+    return this.#add("unclip", {});
+  }
+
   #add(kind, item) {
     this.items.push({ kind, ...item });
     return this;
@@ -64,6 +71,13 @@ export class Scene {
 const font = (item) => `${item.weight ?? 400} ${item.size ?? 12}px system-ui, sans-serif`;
 
 const PAINT = {
+  clip(context, { x, y, width, height }) {
+    context.save();
+    context.beginPath();
+    context.rect(x, y, width, height);
+    context.clip();
+  },
+  unclip(context) { context.restore(); },
   rect(context, { x, y, width, height, fill, stroke }, colour) {
     if (fill) { context.fillStyle = colour(fill); context.fillRect(x, y, width, height); }
     if (stroke) { context.strokeStyle = colour(stroke); context.lineWidth = 1; context.strokeRect(x, y, width, height); }
@@ -158,6 +172,12 @@ function scatter(context, { xs, ys, radii, shares }, colours) {
 
 const faint = (item) => (item.opacity === undefined ? "" : ` opacity="${item.opacity}"`);
 const WRITE = {
+  // A picture within the picture, which cuts off what leaves it.
+  clip: ({ x, y, width, height }) => {
+    const [left, top, wide, high] = [x, y, width, height].map(short);
+    return `<svg x="${left}" y="${top}" width="${wide}" height="${high}" viewBox="${left} ${top} ${wide} ${high}">`;
+  },
+  unclip: () => "</svg>",
   rect: (item, colour) =>
     `<rect x="${short(item.x)}" y="${short(item.y)}" width="${short(item.width)}" height="${short(item.height)}" ` +
     `fill="${item.fill ? colour(item.fill) : "none"}"${item.stroke ? ` stroke="${colour(item.stroke)}"` : ""}${faint(item)}/>`,

@@ -3,3 +3,4 @@
 from qkv.operators.fused.offer import estimate as estimate
 from qkv.operators.fused.offer import offer as offer
 from qkv.operators.fused.offer import refusal as refusal
+from qkv.operators.fused.offer import share as share

@@ -130,7 +130,8 @@ def _meet_tile(
     b, j, width, n, m = tile.b, tile.j, tile.width, tile.rows, inputs.key.shape[1]
     key = inputs.key[inputs.entry[KEY, b], j : j + width]
     value = inputs.value[inputs.entry[VALUE, b], j : j + width]
-    columns_needed = outputs.kept.size == 0 or not functions.differentiate_rows
+    scored = outputs.kept.size > 0 or functions.score_rows
+    columns_needed = not scored or not functions.differentiate_rows
     _pack(functions, key, value, columns_needed, scratch)
     as_it_is = functions.differentiate_rows and functions.transform == 0
     tokens = Tokens(
@@ -276,6 +277,8 @@ def _meet_block(
         for r in range(rows):
             copy_into(outputs.kept[b, first + r, block.j : block.j + width], raw[r])
             raw[r, width:] = 0
+    elif functions.score_rows:
+        invoke(functions.scores, (query, tokens.key_rows, parameter, raw, rows, reach))
     else:
         invoke(functions.scores, (query, tokens.key_columns, parameter, raw, rows, reach))
     grad_answer = upstream.answer[b, first:last]

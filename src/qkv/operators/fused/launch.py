@@ -28,9 +28,8 @@ MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 class Call(NamedTuple):
     """What both operators take, in the order of their schemas.
 
-    `parameter` is w for "additive", the scale of the dot product for "gated", the inverse
-    bandwidth of each dimension for distances, and what `formula/program.py` says for formulas,
-    whose queries and keys may differ in size.
+    `parameter` is w for "additive", the inverse bandwidth of each dimension for distances, and
+    what `formula/program.py` says for formulas, whose queries and keys may differ in size.
     """
 
     query: Tensor  # (..., n, d)
@@ -152,8 +151,8 @@ class Launch:
         rows = own.differentiates_rows(self.d)
         gradient = own.row_gradient if rows else own.gradient
         scores, key_rows = own.row_scores if self.key_rows else own.scores, self.key_rows
-        if backward and own.kept_scores is not None:
-            scores, key_rows = own.kept_scores, False
+        if backward and own.kept_scores is not None and own.kept_row_scores is not None:
+            scores = own.kept_row_scores if key_rows else own.kept_scores
         return Functions(
             0 if own.transform is None else own.transform.address(real),
             scores.address(real),

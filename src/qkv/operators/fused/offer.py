@@ -18,7 +18,7 @@ from qkv.operators.fused import ops
 from qkv.operators.fused.inputs import ROWS
 from qkv.operators.fused.launch import Call
 from qkv.operators.strides import by_residue, runs_of_heads
-from qkv.operators.tiles import in_tiles
+from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity.base import FusedForm, may_be_fused, widen
 
@@ -62,15 +62,24 @@ FOLLOW = 150e-6
 
 def estimate(problem: Problem) -> float | str:
     """The seconds it would take; pairs that masks by position leave out are not visited."""
-    share = 1.0 if problem.mask is None else problem.mask.share(problem.n, problem.m)
+    pairs, more = share(problem), 0.0
+    if problem.mask is not None:
+        more = cost.seconds(problem, "mask", "fused", pairs)
     family = problem.similarity.family
-    if family in ("additive", "gated", "distance"):
-        return cost.seconds(problem, "fused", family, share=share)
+    if family in ("additive", "gated", "distance", "steps"):
+        return more + cost.seconds(problem, "fused", family, pairs)
     if problem.pairs * problem.dim < FEW_FEATURES and not was_traced(problem.similarity.formula):
         return (
             f"a formula is compiled for {FEW_FEATURES:,} features of pairs or more, or once it was"
         )
-    return FOLLOW + cost.seconds(problem, "fused", "distance", share=share)
+    return more + FOLLOW + cost.seconds(problem, "fused", "distance", pairs)
+
+
+def share(problem: Problem) -> float:
+    """The share of pairs that is visited: those of the mask, by tiles of a few queries."""
+    if problem.mask is None:
+        return 1.0
+    return min(1.0, problem.mask.share(problem.n, problem.m) + ROWS / (2 * problem.n))
 
 
 def _only_runs(problem: Problem, parts: Parts) -> bool:
@@ -164,7 +173,7 @@ def _with_positions(problem: Problem, form: FusedForm, value: Tensor) -> tuple[T
     if masked is not None:
         (sliced if in_rows else whole).append(masked)
     row = value.element_size() * problem.m * math.prod(problem.batch)
-    out, log_total = in_tiles(rows, sliced, whole, max(ROWS, TILE_BYTES // row))
+    out, log_total = in_tiles(rows, sliced, whole, max(ROWS, rows_at_once(TILE_BYTES, row)))
     return out, log_total.squeeze(-1)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.jit.arguments import NAMES
-from qkv.looking import may_look
+from qkv.looking import may_look, sizes_are_known
 from qkv.operators.fused import backward as backward_driver
 from qkv.operators.fused import execute, reference
 from qkv.operators.fused import forward as forward_driver
@@ -228,5 +228,7 @@ def _worth_keeping(call: Call) -> bool:
         return False  # they alone would not do
     query, key, value = call[:3]
     n, m = query.shape[-2], key.shape[-2]
+    if not sizes_are_known(n, m):
+        return False
     own = n * (query.shape[-1] + value.shape[-1]) + m * (key.shape[-1] + value.shape[-1])
     return bool(n * m <= KEPT * own)

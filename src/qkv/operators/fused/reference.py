@@ -9,49 +9,20 @@ import torch
 from torch import Tensor
 
 from qkv.dropout import Dropout
-from qkv.formula import PROGRAMS
 from qkv.normalize import normalize
 from qkv.operators.fused.launch import Call
-from qkv.similarity import (
-    Biweight,
-    Boxcar,
-    Epanechnikov,
-    Gaussian,
-    Kernel,
-    Laplacian,
-    Triangular,
-    Tricube,
-)
+from qkv.operators.fused.registry import program_of_kind
 from qkv.similarity.base import log_or_never
-from qkv.similarity.distance import squared_distance
-
-KERNELS: dict[str, Kernel] = {
-    "gaussian": Gaussian(),
-    "laplacian": Laplacian(),
-    "boxcar": Boxcar(),
-    "triangular": Triangular(),
-    "epanechnikov": Epanechnikov(),
-    "biweight": Biweight(),
-    "tricube": Tricube(),
-}
 
 
 def log_scores(kind: str, query: Tensor, key: Tensor, parameter: Tensor) -> Tensor:
     """The logarithm of the unnormalised weight of each pair, (…, n, m)."""
-    if kind in PROGRAMS:
-        scores = PROGRAMS[kind].scores(query, key, parameter)
-        return log_or_never(scores) if PROGRAMS[kind].proportional else scores
-    if kind == "additive":
+    program = program_of_kind(kind)
+    if program is None:
+        assert kind == "additive"
         return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ parameter
-    if kind == "gated":
-        gate = torch.sigmoid(query[..., -1:] + key[..., -1:].mT)
-        return gate * (query[..., :-1] @ key[..., :-1].mT) * parameter
-    squared = squared_distance(query, key, 1 / parameter)
-    if kind == "euclidean":
-        return -squared
-    if kind == "gaussian":
-        return -0.5 * squared
-    return log_or_never(KERNELS[kind].profile(squared))
+    scores = program.scores(query, key, parameter)
+    return log_or_never(scores) if program.proportional else scores
 
 
 def attend(call: Call) -> tuple[Tensor, Tensor]:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from qkv.formula import PROGRAMS
-from qkv.formula.compiled import TileFunction
+from qkv.formula.builtin import COLUMNS, program_of
+from qkv.formula.compiled import BuiltIn, TileFunction
 from qkv.formula.program import Program
 from qkv.jit import Callback
-from qkv.operators.fused import additive, distance, gated
+from qkv.jit.kernels import FUNCTIONS
+from qkv.operators.fused import additive
+from qkv.similarity import NAMED, Kernel
+from qkv.similarity.distance import by_differences, scaled_squares
+from qkv.similarity.gated import gated_dot
 
 #: From so many columns on the vector lanes run along them where keys are rows.
 WIDE = 16
@@ -17,6 +27,17 @@ WIDE = 16
 FEW = 4
 #: … nor where they are so few that a loop along them is over before it is up to speed.
 SHORT = 32
+#: What follows the sums of a pair is dear from so many multiply-adds on.
+DEAR = 10
+
+
+class Traits(NamedTuple):
+    """What the drivers need to know of tile functions beside their addresses."""
+
+    parts: int = 1  # blocks of lines that the gradient works in
+    proportional: bool = False  # scores are weights, not logits
+    short_rows: bool = True  # whether rows are the better choice where keys are few
+    cost: int = 1  # of a column of a pair, in multiply-adds
 
 
 @dataclass(frozen=True)
@@ -34,10 +55,21 @@ class TileFunctions:
     #: Where the gradient needs more than the scores: scores that leave it behind them in `parts`
     #: blocks of lines, so that none are kept from the forward pass.
     kept_scores: Callback | None = None
-    parts: int = 1
-    proportional: bool = False
-    short_rows: bool = True  # whether rows are the better choice where keys are few
-    cost: int = 1  # of a column of a pair, in multiply-adds
+    kept_row_scores: Callback | None = None
+    #: Known at once, or once a formula was traced.
+    traits: Callable[[], Traits] = Traits
+
+    @property
+    def parts(self) -> int:
+        return self.traits().parts
+
+    @property
+    def proportional(self) -> bool:
+        return self.traits().proportional
+
+    @property
+    def cost(self) -> int:
+        return self.traits().cost
 
     def depth(self, d: int) -> int:
         """The columns of a packed query or key of d columns."""
@@ -45,23 +77,62 @@ class TileFunctions:
 
     def scores_rows(self, n: int, m: int, d: int) -> bool:
         """Whether the scores of n queries and m keys of d columns are made of keys as rows."""
-        return d >= WIDE and (n < FEW or (m <= SHORT and self.short_rows))
+        return d >= WIDE and (n < FEW or (m <= SHORT and self.traits().short_rows))
 
     def differentiates_rows(self, d: int) -> bool:
         return self.gradient is None or d >= WIDE
 
     def callbacks(self) -> list[Callback]:
         every = (
-            self.transform, self.scores, self.row_scores, self.kept_scores, self.gradient,
-            self.row_gradient,
+            self.transform, self.scores, self.row_scores, self.kept_scores, self.kept_row_scores,
+            self.gradient, self.row_gradient,
         )  # fmt: skip
         return [each for each in every if each is not None]
 
 
-def _distance(kind: str, proportional: bool = False) -> TileFunctions:
-    value, slope = getattr(distance, f"{kind}_value"), getattr(distance, f"{kind}_slope")
-    functions = distance.tile_functions(kind, value, slope)
-    return TileFunctions(**functions._asdict(), proportional=proportional)
+def _derived(program: Callable[[], Program], function: Callable[[str], Callback]) -> TileFunctions:
+    @cache
+    def traits() -> Traits:
+        own = program()
+        # Of keys as rows, what follows the sums is done pair by pair and not in vectors.
+        return Traits(own.parts, own.proportional, own.pair_cost < DEAR, own.cost)
+
+    forms = ("scores", "row_scores", "row_gradient", "gradient", "kept_scores", "kept_row_scores")
+    return TileFunctions(**{form: function(form) for form in forms}, traits=traits)
+
+
+def _of_distance(kernel: Kernel, learned: bool) -> Program:
+    """The program of a kernel whose parameter are inverse bandwidths, learned or not."""
+    profile = kernel.profile if kernel.may_vanish else kernel.log_profile
+
+    def formula(query: Tensor, key: Tensor, inverse: Tensor) -> Tensor:
+        return profile(scaled_squares(query, key, inverse))
+
+    inverse = torch.ones(COLUMNS, requires_grad=learned)
+    return program_of(formula, inverse, proportional=kernel.may_vanish)
+
+
+KERNELS = {name: each for name, each in NAMED.items() if isinstance(each, Kernel)}
+#: The programs of similarities that are derived from their formulas.
+BUILT_IN: dict[str, Callable[[], Program]] = {
+    "gated": cache(partial(program_of, gated_dot, torch.ones(()))),
+    "euclidean": cache(partial(program_of, lambda query, key: -by_differences(query, key))),
+    **{name: cache(partial(_of_distance, kernel, False)) for name, kernel in KERNELS.items()},
+    **{
+        f"learned_{name}": cache(partial(_of_distance, kernel, True))
+        for name, kernel in KERNELS.items()
+    },
+}
+
+
+def _built_in(kind: str) -> TileFunctions:
+    def function(form: str) -> BuiltIn:
+        # A gradient for the bandwidth makes no difference to scores.
+        own = kind.removeprefix("learned_") if form.endswith("scores") else kind
+        known = FUNCTIONS.get(f"formula.{own}.{form}")
+        return known if isinstance(known, BuiltIn) else BuiltIn(BUILT_IN[own], own, form)
+
+    return _derived(BUILT_IN[kind], function)
 
 
 SIMILARITIES: dict[str, TileFunctions] = {
@@ -70,35 +141,24 @@ SIMILARITIES: dict[str, TileFunctions] = {
         additive.row_scores,
         additive.row_gradient,
         transform=additive.transform,
-        cost=4,
+        traits=partial(Traits, cost=4),
     ),
-    "gated": TileFunctions(gated.scores, gated.row_scores, gated.row_gradient, short_rows=False),
-    "gaussian": _distance("gaussian"),
-    "euclidean": _distance("euclidean"),
-    "laplacian": _distance("laplacian"),
-    "boxcar": _distance("boxcar", proportional=True),
-    "triangular": _distance("triangular", proportional=True),
-    "epanechnikov": _distance("epanechnikov", proportional=True),
-    "biweight": _distance("biweight", proportional=True),
-    "tricube": _distance("tricube", proportional=True),
+    **{kind: _built_in(kind) for kind in BUILT_IN},
 }
 
 
 def functions_of(kind: str) -> TileFunctions:
-    """The tile functions of a kind: one of the above, or those of a formula's program."""
+    """The tile functions of a kind: one of the above, or those of someone's formula."""
     known = SIMILARITIES.get(kind)
-    return _derived(PROGRAMS[kind]) if known is None else known
+    return _of_formula(PROGRAMS[kind]) if known is None else known
 
 
 @lru_cache(maxsize=1024)
-def _derived(program: Program) -> TileFunctions:
-    return TileFunctions(
-        scores=TileFunction(program, "scores"),
-        row_scores=TileFunction(program, "row_scores"),
-        row_gradient=TileFunction(program, "row_gradient"),
-        gradient=TileFunction(program, "gradient"),
-        kept_scores=TileFunction(program, "kept_scores"),
-        parts=program.parts,
-        proportional=program.proportional,
-        cost=program.cost,
-    )
+def _of_formula(program: Program) -> TileFunctions:
+    return _derived(lambda: program, partial(TileFunction, program))
+
+
+def program_of_kind(kind: str) -> Program | None:
+    """The program of a formula, ours or someone else's; None: it is written by hand."""
+    own = BUILT_IN.get(kind)
+    return PROGRAMS.get(kind) if own is None else own()

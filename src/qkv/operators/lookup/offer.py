@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import in_transform
+from qkv.looking import in_transform, sizes_are_known
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.lookup import ops
 from qkv.problem import Problem
@@ -30,7 +30,7 @@ def refusal(problem: Problem) -> str | None:
         return "keys of one group share one weight, to which nothing can be added"
     if problem.pairs * problem.dim * problem.value.shape[-1] == 0:
         return "there is nothing to compare"
-    if problem.m >= 2**30:
+    if sizes_are_known(problem.m) and problem.m >= 2**30:
         return "places of keys are kept in 32 bits"
     if in_transform():
         return "torch's function transforms do not see into the loops"
@@ -71,7 +71,7 @@ def answer(problem: Problem) -> Result:
         )
     # Divided by: 1 where there is nothing to divide, NaN where NaN is to show.
     others = torch.tensor([1.0, torch.nan], dtype=count.dtype, device=count.device)
-    size = torch.cat([count.clamp(min=1), others.expand(len(count), 2)], dim=-1)
+    size = torch.cat([count.clamp(min=1), others.expand(count.shape[0], 2)], dim=-1)
     value = _entries(widen(problem.value), batch)
     total = ops.sum_of_groups(value, key_group, problem.m + 2)
     mean = total / steps(size, query, key).unsqueeze(-1)

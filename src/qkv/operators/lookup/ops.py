@@ -20,7 +20,7 @@ _AT_ONCE = 4096
 torch.library.define(
     "qkv::lookup_match", "(Tensor query, Tensor key, Tensor? allowed) -> (Tensor, Tensor, Tensor)"
 )
-torch.library.define("qkv::lookup_sum", "(Tensor rows, Tensor group, int groups) -> Tensor")
+torch.library.define("qkv::lookup_sum", "(Tensor rows, Tensor group, SymInt groups) -> Tensor")
 torch.library.define("qkv::lookup_take", "(Tensor table, Tensor group) -> Tensor")
 
 

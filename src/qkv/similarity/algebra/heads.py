@@ -26,7 +26,8 @@ def check_heads(name: str, numbers: Tensor, query: Tensor, key: Tensor) -> None:
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     own = tuple(numbers.shape)
     fits = len(own) <= len(batch) and all(
-        size in (1, wanted) for size, wanted in zip(reversed(own), reversed(batch), strict=False)
+        size == 1 or size == wanted
+        for size, wanted in zip(reversed(own), reversed(batch), strict=False)
     )
     if not fits:
         raise ValueError(

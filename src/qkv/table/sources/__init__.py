@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qkv.table.sources.base import Request, Scan, Source
+from qkv.table.sources.base import Part, Request, Scan, Source
 from qkv.table.sources.opening import open_source
 
-__all__ = ["Request", "Scan", "Source", "open_source"]
+__all__ = ["Part", "Request", "Scan", "Source", "open_source"]

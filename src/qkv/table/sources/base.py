@@ -15,6 +15,10 @@ from qkv.table.where import Condition, Dialect, both, both_zeros, build
 if TYPE_CHECKING:
     from qkv.table.comparison import Comparison
 
+#: Rows of a part, about: enough that reading outweighs the scheduler's work.
+PART_ROWS = 2**20
+#: Parts of a source, at most.
+MOST_PARTS = 10_000
 #: Rows in a batch, at most: what Arrow's own readers take.
 BATCH_ROWS = 2**17
 
@@ -99,6 +103,14 @@ class Scan:
         return kept
 
 
+class Part(NamedTuple):
+    """Some rows of a source, to be read by another process."""
+
+    source: Any  # a Source, or a Dask delayed object that becomes one
+    name: str  # for errors
+    rows: int | None = None  # how many to expect, where that is known
+
+
 class Source(ABC):
     """A table somewhere."""
 
@@ -122,6 +134,11 @@ class Source(ABC):
     @abstractmethod
     def scan(self, request: Request) -> Scan:
         """Begin a reading."""
+
+    def parts(self, request: Request) -> list[Part] | None:
+        """This source in parts that other processes can read, which together hold every row that
+        the request is for; None where it cannot leave this process."""
+        return None
 
     def columns_for(self, request: Request) -> list[str]:
         """The columns that must be read."""

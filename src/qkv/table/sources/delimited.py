@@ -6,15 +6,16 @@ import codecs
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyarrow import fs
 
 from qkv.extras import need
-from qkv.table.sources.base import Request, Scan, Where
+from qkv.table.sources.base import Part, Request, Scan, Source, Where
 from qkv.table.sources.dialect import (
     SAMPLE_ROWS,
     TYPES,
@@ -26,6 +27,8 @@ from qkv.table.sources.dialect import (
     sniff,
 )
 from qkv.table.sources.duck import Relation, first_line
+from qkv.table.sources.named import column_named
+from qkv.table.sources.unchanged import FileStates
 
 #: Types that hold all that others hold, the widest last.
 _WIDER = [("BIGINT", "HUGEINT", "DOUBLE"), ("DATE", "TIMESTAMP")]
@@ -40,18 +43,18 @@ def open_delimited(
     """
     duckdb = need("duckdb", "table")
     options = check_options(given)
-    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    connection = _connection()
     copies = _Copies()
-    dialects: list[tuple[str, Dialect]] = []
+    dialects: list[Dialect] = []
     for path in paths:
         encoding = options.get("encoding") or encoding_of(path)
         readable = copies.in_utf8(path, encoding)
         try:
-            dialects.append((readable, sniff(connection, readable, encoding, options, needed)))
+            dialects.append(sniff(connection, readable, encoding, options, needed))
         except (duckdb.Error, ValueError) as error:
             raise ValueError(f"{path.name!r} cannot be read as CSV: {first_line(error)}") from error
     names = [path.name if path == root else str(path.relative_to(root)) for path in paths]
-    schema = _unified(list(zip(names, (own for _, own in dialects), strict=True)))
+    schema = _unified(list(zip(names, dialects, strict=True)))
     for column in options.get("types", {}):
         if column not in schema:
             raise ValueError(f"csv['types'] names column {column!r}, which is not there")
@@ -60,26 +63,36 @@ def open_delimited(
         for name in told:
             whole = all(own.get(name, "0").lstrip("-").isdecimal() for own in folders)
             schema.setdefault(name, "BIGINT" if whole else "VARCHAR")
-    files = list(zip(dialects, folders, strict=True))
+    files = [_File(*each) for each in zip(map(str, paths), dialects, folders, strict=True)]
+    return Csv(files, schema, copies)
 
-    def relation() -> Any:
-        return _together(connection.cursor(), files, schema)
 
-    return Csv(relation, [own for _, own in dialects], schema, copies)
+class _File(NamedTuple):
+    """One of the files, how it is written, and what its folders say of its rows."""
+
+    path: str
+    dialect: Dialect
+    folders: dict[str, str]
+
+
+def _connection() -> Any:
+    return need("duckdb", "table").connect(config={"autoinstall_known_extensions": "false"})
 
 
 class Csv(Relation):
     """CSV files, read by DuckDB from start to end."""
 
-    def __init__(
-        self,
-        relation: Callable[[], Any],
-        dialects: list[Dialect],
-        columns: dict[str, str],
-        copies: _Copies,
-    ) -> None:
+    def __init__(self, files: list[_File], columns: dict[str, str], copies: _Copies) -> None:
+        connection = _connection()
+        readable = [copies.in_utf8(Path(own.path), own.dialect.encoding) for own in files]
+
+        def relation() -> Any:
+            return _together(connection.cursor(), files, readable, columns)
+
         super().__init__(relation(), relation)
         self._copies = copies  # for as long as they are read
+        self._files, self._columns = files, columns
+        dialects = [own.dialect for own in files]
         self.description = f"CSV, {len(dialects):,} file" + ("s" if len(dialects) != 1 else "")
         self.repeated = {name: new for own in dialects for name, new in own.repeated.items()}
         for place, field in enumerate(self.schema):
@@ -95,12 +108,38 @@ class Csv(Relation):
         scan.notes = [] if request.where is None else ["where is applied by DuckDB while it reads"]
         return scan
 
+    def parts(self, request: Request) -> list[Part]:
+        states = FileStates(fs.LocalFileSystem(), [own.path for own in self._files])
+        return [
+            Part(
+                CsvPart(own, self._columns, self.schema, states.of([own.path])),
+                repr(Path(own.path).name),
+            )
+            for own in self._files
+        ]
+
     def _stream(self, relation: Any, columns: list[str], later: Where) -> Iterator[pa.RecordBatch]:
         refusals = (need("duckdb", "table").Error, pa.ArrowException, OSError)
         try:
             yield from super()._stream(relation, columns, later)
         except refusals as error:
             raise ValueError(f"{self.description}: {_reason(error)}") from error
+
+
+class CsvPart(Source):
+    """One of the files, to be read by another process with the types that all of them told."""
+
+    description = "a CSV file"
+
+    def __init__(
+        self, file: _File, columns: dict[str, str], schema: pa.Schema, states: FileStates
+    ) -> None:
+        self._file, self._columns, self._states = file, columns, states
+        self.schema = schema
+
+    def scan(self, request: Request) -> Scan:
+        self._states.check()
+        return Csv([self._file], self._columns, _Copies()).scan(request)
 
 
 def _reason(error: Exception) -> str:
@@ -147,14 +186,21 @@ def _folders(path: Path, root: Path) -> dict[str, str]:
 
 def _together(
     connection: Any,
-    files: list[tuple[tuple[str, Dialect], dict[str, str]]],
+    files: list[_File],
+    readable: list[str],
     columns: dict[str, str],
 ) -> Any:
-    """All files as one relation with these columns; files that lack one hold nothing there."""
+    """All files as one relation with these columns; files that lack one hold nothing there.
+
+    `readable` are their paths, or those of copies in UTF-8.
+    """
     duckdb = need("duckdb", "table")
     parts = []
-    for (_, told), group in groupby(files, key=lambda own: (read_options(own[0][1]), own[1])):
-        alike = [file for file, _ in group]
+    named = zip(readable, files, strict=True)
+    for (_, told), group in groupby(
+        named, key=lambda own: (read_options(own[1].dialect), own[1].folders)
+    ):
+        alike = [(path, own.dialect) for path, own in group]
         dialect = alike[0][1]
         held = {
             name: "VARCHAR" if type == "NULL" else columns[name]
@@ -173,7 +219,7 @@ def _together(
             (
                 _whole_number(name, dialect)
                 if name in watched
-                else duckdb.ColumnExpression(name)
+                else column_named(name)
                 if name in held
                 else duckdb.ConstantExpression(told.get(name))
             )
@@ -192,7 +238,7 @@ def _whole_number(name: str, dialect: Dialect) -> Any:
     """The text of a whole number, as SQL reads it; an error where it is none."""
     duckdb = need("duckdb", "table")
     call, value = duckdb.FunctionExpression, duckdb.ConstantExpression
-    text = duckdb.ColumnExpression(name)
+    text = column_named(name)
     if dialect.thousands:
         text = call("replace", text, value(dialect.thousands), value(""))
     refusal = call(
@@ -211,6 +257,7 @@ class _Copies:
 
     def __init__(self) -> None:
         self._folder: Path | None = None
+        self._made: dict[Path, Path] = {}  # copies, by the file
 
     def in_utf8(self, path: Path, encoding: str) -> str:
         if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
@@ -218,7 +265,9 @@ class _Copies:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="qkv-csv-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        copy = self._folder / f"{len(list(self._folder.iterdir()))}.csv"
+        if path in self._made:
+            return str(self._made[path])
+        copy = self._made[path] = self._folder / f"{len(self._made)}.csv"
         decoder = codecs.getincrementaldecoder(encoding)()
         with pa.input_stream(path, compression="detect") as stream, copy.open("wb") as out:
             try:

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
-from qkv.extras import need
 from qkv.table.sources.base import numbered
+from qkv.table.sources.named import column_named
 
 #: What `csv=` may say.
 OPTIONS = ("delimiter", "quote", "encoding", "decimal", "thousands", "types")
@@ -295,8 +295,8 @@ def _number_format(texts: dict[str, list[str]], dialect: Dialect) -> tuple[str, 
 def _type_further_on(connection: Any, path: str, dialect: Dialect, name: str) -> str:
     """What the first cells of this column hold that are not empty; NULL if all are."""
     relation = connection.read_csv(one_file(path), **read_options(dialect, all_text=True))
-    column = need("duckdb", "table").ColumnExpression(name)
-    cells = relation.filter(column.isnotnull()).select(column).limit(SAMPLE_ROWS).to_arrow_table()
+    own = column_named(name)
+    cells = relation.filter(own.isnotnull()).select(own).limit(SAMPLE_ROWS).to_arrow_table()
     if len(cells) == 0:
         return "NULL"
     texts = {name: cells.column(0).unique().to_pylist()}

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from qkv.extras import need
 from qkv.table.sources.base import BATCH_ROWS, Request, Scan, Source, Where, filtered
+from qkv.table.sources.named import column_named
 from qkv.table.sources.sql import queries_of
 from qkv.table.where import Dialect, build
 
@@ -47,8 +48,8 @@ def open_parquet(path: Path, names: list[str]) -> Source:
     """A Parquet file whose columns have other names here, which Arrow's datasets cannot do."""
     duckdb = need("duckdb", "table")
     relation = duckdb.connect().read_parquet(str(path))
-    columns = map(duckdb.ColumnExpression, relation.columns)
-    chosen = (column.alias(name) for column, name in zip(columns, names, strict=True))
+    columns = map(column_named, relation.columns)
+    chosen = (own.alias(name) for own, name in zip(columns, names, strict=True))
     source = Relation(relation.select(*chosen))
     source.files = [str(path)]
     return source
@@ -75,8 +76,7 @@ class Relation(Source):
         if condition is not None:
             relation = relation.filter(build(condition, _dialect()))
         if later is None:
-            column = need("duckdb", "table").ColumnExpression
-            relation = relation.select(*(column(name) for name in columns))
+            relation = relation.select(*(column_named(name) for name in columns))
         notes = ["DuckDB plans:\n" + relation.explain().rstrip()]
         return Scan(self._stream(relation, columns, later), columns, notes)
 
@@ -88,7 +88,7 @@ def _dialect() -> Dialect:
     duckdb = need("duckdb", "table")
     constant = duckdb.ConstantExpression
     return Dialect(
-        column=duckdb.ColumnExpression,
+        column=column_named,
         value=constant,
         one_of=lambda column, values: column.isin(*map(constant, values)),
         missing=lambda column: column.isnull(),

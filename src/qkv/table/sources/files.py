@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,8 +12,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from qkv.table.columns import Kind, kind_of
+from qkv.table.sources import base
 from qkv.table.sources.base import (
     BATCH_ROWS,
+    Part,
     Request,
     Scan,
     Source,
@@ -23,6 +25,7 @@ from qkv.table.sources.base import (
 )
 from qkv.table.sources.delimited import open_delimited
 from qkv.table.sources.duck import open_parquet
+from qkv.table.sources.unchanged import FileStates
 
 #: How files are read, by the end of their name.
 FORMATS = {
@@ -150,6 +153,62 @@ class Files(Source):
         notes = [] if request.where is None else ["where is applied by Arrow while it reads"]
         return Scan(_batches(scanner), self.columns_for(request), [*notes, *request.unused_window])
 
+    def parts(self, request: Request) -> list[Part] | None:
+        if not isinstance(self._dataset, ds.FileSystemDataset):
+            return None
+        return [_file_part(self._dataset, each) for each in self._dataset.get_fragments()]
+
+
+def _file_part(dataset: ds.FileSystemDataset, fragment: ds.FileFragment) -> Part:
+    states = FileStates(dataset.filesystem, [fragment.path])
+    piece = _Piece.of(dataset, [fragment])
+    return Part(FilePart(piece, states), repr(Path(fragment.path).name))
+
+
+class _Piece(NamedTuple):
+    """Some fragments of a dataset, as they travel: Arrow's own open the file to be pickled."""
+
+    #: Path, what is known of all its rows, and row groups where there are any.
+    fragments: list[tuple[str, pc.Expression, list[int] | None]]
+    schema: pa.Schema
+    format: ds.FileFormat
+    filesystem: Any
+
+    @classmethod
+    def of(cls, dataset: ds.FileSystemDataset, fragments: list[ds.FileFragment]) -> _Piece:
+        told: list[tuple[str, pc.Expression, list[int] | None]] = [
+            (own.path, own.partition_expression, [group.id for group in own.row_groups])
+            if isinstance(own, ds.ParquetFileFragment)
+            else (own.path, own.partition_expression, None)
+            for own in fragments
+        ]
+        return cls(told, dataset.schema, dataset.format, dataset.filesystem)
+
+    def opened(self) -> list[ds.FileFragment]:
+        return [
+            self.format.make_fragment(path, self.filesystem, told)
+            if groups is None
+            else self.format.make_fragment(path, self.filesystem, told, row_groups=groups)
+            for path, told, groups in self.fragments
+        ]
+
+    def dataset(self) -> ds.FileSystemDataset:
+        return ds.FileSystemDataset(self.opened(), self.schema, self.format, self.filesystem)
+
+
+class FilePart(Source):
+    """One of the files, to be read by another process."""
+
+    description = "a file"
+
+    def __init__(self, piece: _Piece, states: FileStates) -> None:
+        self._piece, self._states = piece, states
+        self.schema = piece.schema
+
+    def scan(self, request: Request) -> Scan:
+        self._states.check()
+        return Files(self._piece.dataset(), self.description).scan(request)
+
 
 def _batches(scanner: ds.Scanner) -> Iterator[pa.RecordBatch]:
     """A scanner's batches; opened when the first is wanted, since Arrow then starts to read."""
@@ -167,6 +226,32 @@ class Parquet(Source):
         self.files = dataset.files
 
     def scan(self, request: Request) -> Scan:
+        dataset, groups, total = self._groups(request)
+        return _ParquetScan(dataset, groups, total, request.columns, arrow_filter(request.where))
+
+    def parts(self, request: Request) -> list[Part]:
+        dataset, groups, _ = self._groups(request)
+        counts = [group.row_groups[0].num_rows for group in groups]
+        least = max(base.PART_ROWS, -(-sum(counts) // base.MOST_PARTS))
+        states = FileStates(dataset.filesystem, list(dict.fromkeys(g.path for g in groups)))
+        parts: list[Part] = []
+        start = rows = 0
+        for place, count in enumerate(counts):
+            rows += count
+            if rows >= least or place == len(counts) - 1:
+                own = groups[start : place + 1]
+                piece = _Piece.of(dataset, own)
+                files = list(dict.fromkeys(group.path for group in own))
+                name = ", ".join(repr(Path(file).name) for file in files[:3])
+                more = f" and {len(files) - 3:,} files more" if len(files) > 3 else ""
+                parts.append(Part(ParquetPart(piece, states.of(files)), name + more, rows))
+                start, rows = place + 1, 0
+        return parts
+
+    def _groups(
+        self, request: Request
+    ) -> tuple[ds.FileSystemDataset, list[ds.ParquetFileFragment], int]:
+        """The dataset, the row groups that may hold rows of weight, and how many there are."""
         where = arrow_filter(request.where)
         outside = arrow_filter(request.window)
         kept = where if outside is None else outside if where is None else where & outside
@@ -178,7 +263,23 @@ class Parquet(Source):
             total += len(fragment.row_groups)
         for fragment in dataset.get_fragments(filter=kept):
             groups += fragment.split_by_row_group(filter=kept, schema=dataset.schema)
-        return _ParquetScan(dataset, groups, total, request.columns, where)
+        return dataset, groups, total
+
+
+class ParquetPart(Source):
+    """Some row groups, to be read by another process."""
+
+    description = "row groups"
+
+    def __init__(self, piece: _Piece, states: FileStates) -> None:
+        self._piece, self._states = piece, states
+        self.schema = piece.schema
+
+    def scan(self, request: Request) -> Scan:
+        self._states.check()
+        groups = self._piece.opened()
+        where = arrow_filter(request.where)
+        return _ParquetScan(self._piece.dataset(), groups, len(groups), request.columns, where)
 
 
 def _with_categories(dataset: ds.Dataset, columns: tuple[str, ...]) -> ds.Dataset:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from qkv.table.sources.base import Source
+from qkv.table.sources.dask import DaskFrame
 from qkv.table.sources.duck import Relation, open_duckdb
 from qkv.table.sources.files import open_dataset, open_files
 from qkv.table.sources.lazy import LazyFrame, polars_frame
@@ -70,6 +71,8 @@ def _open_object(source: Any) -> Source:
     match type(source).__module__.partition(".")[0], type(source).__name__:
         case "pandas", "DataFrame":
             return pandas_frame(source)
+        case "dask", "DataFrame":
+            return DaskFrame(source)
         case "polars", "LazyFrame":
             return LazyFrame(source)
         case "polars", "DataFrame":

@@ -8,19 +8,22 @@ index.
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from qkv.extras import need
 from qkv.table.columns import plain
-from qkv.table.sources.base import Request, Scan, Source, Where, filtered, numbered
+from qkv.table.sources import base
+from qkv.table.sources.base import Part, Request, Scan, Source, Where, filtered, numbered
 from qkv.table.sources.sql import queries_of, quoted
 from qkv.table.where import (
     Both,
@@ -30,6 +33,7 @@ from qkv.table.where import (
     Missing,
     Negation,
     OneOf,
+    both,
 )
 
 #: NUMERIC that says nothing of its digits: half of the widest decimal on either side of the point.
@@ -37,6 +41,14 @@ _UNDECLARED = pa.decimal256(76, 38)
 #: Digits of the widest decimal of 128 bits.
 _WIDEST = 38
 _SIGNS = {"==": "=", "!=": "<>"}
+#: A whole number by which an index finds rows, the primary key first, and how many rows there are.
+_INDEXED = """
+    SELECT a.attname, c.reltuples::bigint
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+    WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND i.indpred IS NULL
+    AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
+    ORDER BY i.indisprimary DESC, i.indisunique DESC, a.attnum LIMIT 1"""
 
 
 class Postgres(Source):
@@ -46,6 +58,8 @@ class Postgres(Source):
 
     def __init__(self, uri: str, table: str | None, sql: str | None) -> None:
         self._uri = uri
+        self._range: Condition | None = None  # the rows of a part
+        self._is_table = table is not None
         self._query, served = self._find(queries_of(table, sql))
         names, self.repeated = numbered(served.names)
         named = list(zip(names, served, strict=True))
@@ -57,6 +71,7 @@ class Postgres(Source):
 
     def scan(self, request: Request) -> Scan:
         condition, later = request.split()
+        condition = both(condition, self._range)
         columns = self.columns_for(request) if later is None else list(self.schema.names)
         values: list[str] = []
         chosen = ", ".join(self._column(name) for name in columns)
@@ -65,11 +80,44 @@ class Postgres(Source):
         if condition is not None:
             text += f" WHERE {_sql(condition, values)}"
         wanted = self.columns_for(request)
-        notes = [
-            f"PostgreSQL is asked: {text}",
-            "PostgreSQL plans:\n" + self._explain(text, values),
-        ]
+        notes = [f"PostgreSQL is asked: {text}"]
+        if self._range is None:
+            notes.append("PostgreSQL plans:\n" + self._explain(text, values))
         return Scan(self._stream(text, values, wanted, later), columns, notes)
+
+    def parts(self, request: Request) -> list[Part]:
+        whole = [Part(self, "PostgreSQL")]
+        if not self._is_table:
+            return whole
+        found = self._ask(_INDEXED, (self._query.removeprefix("SELECT * FROM "),))
+        if not found or found[0][0] not in self.schema.names:
+            return whole
+        key, rows = found[0]
+        ((low, high),) = self._ask(
+            f"SELECT min({quoted(key)}), max({quoted(key)}) FROM ({self._query}) t"
+        )
+        if low is None:
+            return whole
+        rows = high - low + 1 if rows < 0 else rows  # nobody has counted them yet
+        number = int(min(-(-rows // base.PART_ROWS), high - low + 1, base.MOST_PARTS))
+        edges = [low + (high - low + 1) * place // number for place in range(1, number)]
+        parts: list[Part] = []
+        for start, stop in zip([None, *edges], [*edges, None], strict=True):
+            own = copy.copy(self)
+            below = None if stop is None else Compare(key, "<", stop)
+            # The first part has what came below the least meanwhile, and rows without the key.
+            own._range = below if start is None else both(Compare(key, ">=", start), below)
+            if start is None and below is not None:
+                own._range = Either(below, Missing(key))
+            parts.append(Part(own, f"PostgreSQL, {own._range or 'all rows'}"))
+        return parts
+
+    def _ask(self, text: str, values: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
+        with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+            self._tried(lambda: cursor.execute(text, values or None))
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
 
     def _find(self, queries: list[str]) -> tuple[str, pa.Schema]:
         """The first query that the server knows, and its columns."""
@@ -114,14 +162,24 @@ class Postgres(Source):
         dbapi = need("adbc_driver_postgresql.dbapi", "table")
         return self._tried(lambda: dbapi.connect(self._uri, autocommit=True))
 
-    @staticmethod
-    def _tried(action: Any) -> Any:
+    def _tried(self, action: Any) -> Any:
         """What the action gives; the server's own words in one line where it refuses."""
         manager = need("adbc_driver_manager", "table")
         try:
             return action()
         except manager.Error as error:
-            raise ValueError(f"PostgreSQL refuses: {' '.join(str(error).split())}") from error
+            reason = without_secrets(" ".join(str(error).split()), self._uri)
+            # The driver's error may quote the address: it is not shown as the cause.
+            raise ValueError(f"PostgreSQL refuses: {reason}") from None
+
+
+def without_secrets(text: str, address: str) -> str:
+    """The text without the address and its password, however they are quoted there."""
+    parts = urlsplit(address)
+    secrets = [address, parts.password or "", *parse_qs(parts.query).get("password", [])]
+    for secret in [own for each in secrets for own in (each, unquote(each)) if own]:
+        text = text.replace(secret, "…")
+    return text
 
 
 def _is_numeric(field: pa.Field) -> bool:

@@ -72,12 +72,15 @@ def arrow_table(table: pa.Table) -> MemoryTable:
     return MemoryTable("Arrow table", table.schema, stream, table.num_rows, repeated)
 
 
-def pandas_frame(frame: Any) -> MemoryTable:
-    """A pandas DataFrame, converted slice by slice; its index is no column."""
+def pandas_frame(frame: Any, schema: pa.Schema | None = None) -> MemoryTable:
+    """A pandas DataFrame, converted slice by slice; its index is no column.
+
+    Its columns have the types of `schema`, or those that they tell themselves.
+    """
     names, repeated = numbered([str(name) for name in frame.columns])
     frame = frame.copy(deep=False)
     frame.columns = names
-    schema = pa.schema([_pandas_field(frame, name) for name in names])
+    schema = schema or pa.schema([pandas_field(frame, name) for name in names])
 
     def stream(columns: list[str]) -> Iterator[pa.RecordBatch]:
         wanted = pa.schema([schema.field(name) for name in columns])
@@ -89,7 +92,7 @@ def pandas_frame(frame: Any) -> MemoryTable:
     return MemoryTable("pandas DataFrame", schema, stream, len(frame), repeated)
 
 
-def _pandas_field(frame: Any, name: str) -> pa.Field:
+def pandas_field(frame: Any, name: str) -> pa.Field:
     try:
         field = pa.Schema.from_pandas(frame[[name]], preserve_index=False).field(0)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:

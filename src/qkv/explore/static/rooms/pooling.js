@@ -2,6 +2,7 @@
 
 import { h, field, select, setOptions, button, slider, format, tinted, decodeDoubles, decodeFloats } from "../dom.js";
 import { Figure, axes, span } from "../figure.js";
+import { along as alongX, tips, zoom } from "../chart.js";
 import { Channel, ask } from "../ask.js";
 import { dropPlace } from "../drop.js";
 
@@ -23,7 +24,7 @@ export const room = {
     caption: "One point far off drags the whole curve along, however many others disagree: a mean listens to every value. Make the bandwidth smaller and see how far its voice carries.",
     state: { edits: "a:2,60", bandwidth: 0.4, query: 2.3 },
   },
-  defaults: () => ({ query: 2.5, kernel: "gaussian", bandwidth: 0.3, degree: 0, level: 0.9, seed: 5, count: 100, noise: 1, edits: "", source: "", x: "", y: "", view: "", file: "" }),
+  defaults: () => ({ query: 2.5, kernel: "gaussian", bandwidth: 0.3, degree: 0, level: 0.9, seed: 5, count: 100, noise: 1, edits: "", source: "", x: "", y: "", view: "", widths: "", file: "" }),
   open,
 };
 
@@ -62,7 +63,6 @@ function open(state, shell) {
   // The chart, and what the pointer does on it.
   const chart = new Figure("Points, weights and the pooled curve", drawChart, { className: "figure live" });
   const errors = new Figure("Leave-one-out error by bandwidth", drawErrors, { className: "low" });
-  let places = null; // axes of the last painting
   let held = null; // the point under the hand
 
   function ends() {
@@ -100,51 +100,65 @@ function open(state, shell) {
     if (!told.x.length) return scene.text(scene.width / 2, scene.height / 2, "Loading the points …", "muted", { anchor: "middle" });
     const { curve, weights, asked } = told;
     const x = ends();
-    places = axes(scene, { x, y: height(), xName: s().x || "x (keys)", yName: s().y || "y (values)" });
+    const places = (chart.places = axes(scene, { x, y: height(), xName: s().x || "x (keys)", yName: s().y || "y (values)" }));
     const { sx, sy } = places;
     const along = (list) => Array.from(curve.grid, (at, i) => [sx(at), sy(list[i])]);
-    if (curve) {
-      scene.area([...along(curve.low), ...along(curve.high).reverse()].filter(([, y]) => Number.isFinite(y)), "answer", { opacity: 0.12 });
-      scene.line(along(curve.truth), "muted", { width: 1, dash: [4, 4] });
-    }
     const { xs, ys, radii, shares } = laid(places, scene.width, scene.height, ...x, height(), weights, told.x, told.moved);
-    scene.dots(xs, ys, radii, shares);
-    if (curve) scene.line(along(curve.answer), "answer", { width: 2.5 });
     const at = sx(s().query);
-    scene.line([[at, places.top], [at, places.bottom]], "query", { width: 2 });
-    scene.text(at, places.top + 9, ` q = ${format(s().query, 3)}`, "query", { size: 12, weight: 600, anchor: at > scene.width * 0.8 ? "end" : "start" });
-    if (asked && asked.answer !== null) {
-      const q = sx(asked.query);
-      if (asked.low !== null) scene.line([[q, sy(asked.low)], [q, sy(asked.high)]], "answer", { width: 5, opacity: 0.35 });
-      scene.circle(q, sy(asked.answer), 6, "answer", { stroke: "ground" });
-    }
-    if (held !== null) scene.circle(xs[held], ys[held], radii[held] + 4, null, { stroke: "query" });
+    return scene.within(places, () => {
+      if (curve) {
+        scene.area([...along(curve.low), ...along(curve.high).reverse()].filter(([, y]) => Number.isFinite(y)), "answer", { opacity: 0.12 });
+        scene.line(along(curve.truth), "muted", { width: 1, dash: [4, 4] });
+      }
+      scene.dots(xs, ys, radii, shares);
+      if (curve) scene.line(along(curve.answer), "answer", { width: 2.5 });
+      scene.line([[at, places.top], [at, places.bottom]], "query", { width: 2 });
+      const right = at > scene.width * 0.8;
+      scene.text(at + (right ? -6 : 6), places.top + 10, `q = ${format(s().query, 3)}`, "query", { size: 12, weight: 600, anchor: right ? "end" : "start" });
+      if (asked && asked.answer !== null) {
+        const q = sx(asked.query);
+        if (asked.low !== null) scene.line([[q, sy(asked.low)], [q, sy(asked.high)]], "answer", { width: 5, opacity: 0.35 });
+        scene.circle(q, sy(asked.answer), 6, "answer", { stroke: "ground" });
+      }
+      if (held !== null) scene.circle(xs[held], ys[held], radii[held] + 4, null, { stroke: "query" });
+    });
   }
+  const weightOf = (i) => (told.weights?.length === told.x.length ? format(told.weights[i], 3) : "–");
+  tips(chart, {
+    count: () => told.x.length,
+    at: (i) => ({ x: chart.places.sx(told.x[i]), y: chart.places.sy(told.y[i]), text: `point ${i}: key ${format(told.x[i])}, value ${format(told.y[i])}, weight ${weightOf(i)}` }),
+    near: (px, py) => (held === null ? nearTo(px, py) : null),
+    chosen: (i) => { which.value = i; showEditor(); editY.focus(); },
+  }, shell);
 
+  function nearTo(px, py) {
+    let [best, least] = [null, 14 ** 2];
+    for (let i = 0; i < told.x.length; i++) {
+      const apart = (chart.places.sx(told.x[i]) - px) ** 2 + (chart.places.sy(told.y[i]) - py) ** 2;
+      if (apart < least) [best, least] = [i, apart];
+    }
+    return best;
+  }
   const near = (event) => {
     const box = chart.canvas.getBoundingClientRect();
     const [px, py] = [event.clientX - box.left, event.clientY - box.top];
-    let [best, least] = [null, 14 ** 2];
-    for (let i = 0; i < told.x.length; i++) {
-      const apart = (places.sx(told.x[i]) - px) ** 2 + (places.sy(told.y[i]) - py) ** 2;
-      if (apart < least) [best, least] = [i, apart];
-    }
-    return { px, py, best };
+    return { px, py };
   };
   const rounded = (number) => Number(number.toPrecision(5));
   chart.canvas.addEventListener("pointermove", (event) => {
-    if (!places) return;
+    if (!chart.places) return;
     const { px, py } = near(event);
     if (held !== null) {
-      move(held, rounded(places.atX(px)), rounded(places.atY(py)), false);
+      move(held, rounded(chart.places.atX(px)), rounded(chart.places.atY(py)), false);
       return;
     }
-    if (px < places.left || px > places.right) return;
-    state.set({ query: rounded(places.atX(px)) }, { settled: false });
+    if (px < chart.places.left || px > chart.places.right) return;
+    state.set({ query: rounded(chart.places.atX(px)) }, { settled: false });
   });
   chart.canvas.addEventListener("pointerdown", (event) => {
-    if (!places) return;
-    held = near(event).best;
+    if (!chart.places) return;
+    const { px, py } = near(event);
+    held = nearTo(px, py);
     if (held !== null) {
       chart.canvas.setPointerCapture(event.pointerId);
       which.value = held;
@@ -155,26 +169,20 @@ function open(state, shell) {
   chart.canvas.addEventListener("pointerup", (event) => {
     if (held === null) return state.set({}, {});
     const { px, py } = near(event);
-    const [x, y, place] = [rounded(places.atX(px)), rounded(places.atY(py)), held];
+    const [x, y, place] = [rounded(chart.places.atX(px)), rounded(chart.places.atY(py)), held];
     held = null;
     if (state.dragged && state.dragged.edits !== s().edits) move(place, x, y, true);
     chart.redraw();
   });
   chart.canvas.addEventListener("dblclick", (event) => {
-    if (!places) return;
+    if (!chart.places) return;
     const { px, py } = near(event);
-    edit(`a:${rounded(places.atX(px))},${rounded(places.atY(py))}`);
+    edit(`a:${rounded(chart.places.atX(px))},${rounded(chart.places.atY(py))}`);
   });
-  chart.canvas.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey || !places) return; // a plain wheel scrolls the page
-    event.preventDefault();
-    zoom(event.deltaY < 0 ? 0.8 : 1.25, places.atX(near(event).px));
-  }, { passive: false });
-
-  function zoom(factor, about = s().query) {
-    const [low, high] = ends();
-    state.set({ view: [about + (low - about) * factor, about + (high - about) * factor].map(rounded).join(",") });
-  }
+  const zoomChart = zoom(chart, "points", {
+    all: () => (told.curve?.grid.length ? [told.curve.grid[0], told.curve.grid.at(-1)] : span(told.x)), view: ends, drag: false,
+    about: () => s().query, show: (view) => state.set({ view: view ? view.join(",") : "" }),
+  });
 
   // Points by hand: edits are written one after the other, and moves of one point become one.
   function edit(one, settled = true) {
@@ -265,21 +273,38 @@ function open(state, shell) {
     shell.announce(`At ${format(asked.query)} the answer is ${format(asked.answer)}; ${format(asked.neighbours, 3)} effective neighbours.`);
   }
 
+  const widths = () => (s().widths ? s().widths.split(",").map(Number) : [told.chosen.bandwidths[0], told.chosen.bandwidths.at(-1)]);
   function drawErrors(scene) {
     if (!told.chosen) return;
     const { bandwidths, errors: list, choice } = told.chosen;
-    const { sx, sy, top, bottom } = axes(scene, { x: [bandwidths[0], bandwidths.at(-1)], y: span(list), logX: true, xName: "bandwidth", small: true, margin: { bottom: 34 } });
-    scene.line(bandwidths.map((at, i) => [sx(at), sy(list[i])]), "ink", { width: 1.5 });
-    const line = (at, colour, dash, text) => {
-      const place = Math.max(sx(bandwidths[0]), Math.min(sx(bandwidths.at(-1)), sx(at)));
+    const x = widths();
+    const inSight = list.filter((_, i) => bandwidths[i] >= x[0] && bandwidths[i] <= x[1]);
+    const places = (errors.places = axes(scene, { x, y: span(inSight.length ? inSight : list), logX: true, xName: "bandwidth", small: true, margin: { bottom: 34, left: 36 } }));
+    const { sx, sy, top, bottom, left, right } = places;
+    scene.within(places, () => scene.line(bandwidths.map((at, i) => [sx(at), sy(list[i])]), "ink", { width: 1.5 }));
+    const line = (at, colour, dash, text, before) => {
+      const place = Math.max(left, Math.min(right, sx(at)));
+      const end = place > left + 70 && (before || place > right - 70);
       scene.line([[place, top], [place, bottom]], colour, { width: 1.5, dash });
-      scene.text(place + 4, top + (dash ? 22 : 9), text, colour, { size: 11 });
+      scene.text(place + (end ? -4 : 4), top + (dash ? 22 : 9), text, colour, { size: 11, anchor: end ? "end" : "start" });
     };
-    line(choice, "muted", [4, 4], `best ${format(choice, 3)}`);
-    line(s().bandwidth, "weight", undefined, `yours ${format(s().bandwidth, 3)}`);
+    line(choice, "muted", [4, 4], `best ${format(choice, 3)}`, choice < s().bandwidth);
+    line(s().bandwidth, "weight", undefined, `yours ${format(s().bandwidth, 3)}`, s().bandwidth <= choice);
     chosenNote.textContent = `Each point is predicted from all others; the error is least at ${format(choice, 3)}.`;
     errors.label(`Leave-one-out error by bandwidth; least at ${format(choice, 3)}, yours is ${format(s().bandwidth, 3)}`);
   }
+
+  const tried = (i) => ({ x: errors.places.sx(told.chosen.bandwidths[i]), y: errors.places.sy(told.chosen.errors[i]), text: `bandwidth ${format(told.chosen.bandwidths[i], 3)}: error ${format(told.chosen.errors[i])}` });
+  tips(errors, {
+    count: () => told.chosen?.bandwidths.length ?? 0,
+    at: tried,
+    near: (x) => (errors.places ? alongX(x, told.chosen?.bandwidths.length ?? 0, tried) : null),
+    chosen: (i) => state.set({ bandwidth: Number(told.chosen.bandwidths[i].toPrecision(4)) }),
+  }, shell);
+  const zoomErrors = zoom(errors, "bandwidths", {
+    all: () => [told.chosen.bandwidths[0], told.chosen.bandwidths.at(-1)], view: widths, log: true,
+    show: (view) => state.set({ widths: view ? view.join(",") : "" }),
+  });
 
   function drawKernel(scene, name) {
     const found = told.kernels?.kernels.find((one) => one.name === name);
@@ -304,19 +329,19 @@ function open(state, shell) {
   }
 
   const element = h("div", { className: "room with-controls" },
-    h("section", { className: "panel stack", "aria-label": "The points" }, chart.canvas,
+    h("section", { className: "panel stack", "aria-label": "The points" }, chart.element, zoomChart,
       h("div", { className: "legend" }, tinted("query", "query"), tinted("key", "keys and values"), tinted("weight", "weight"), tinted("answer", "answer and interval")),
       facts, formula),
     h("section", { className: "panel stack", "aria-label": "Controls" },
       field("Query: move the pointer over the points, or this", query),
       field("Bandwidth", bandwidth, h("div", { className: "ends", "aria-hidden": "true" }, h("span", {}, "hard look-up"), h("span", {}, "plain mean"))),
       h("div", { className: "row" }, field("Kernel", kernel), field("Degree", degree)),
-      h("div", {}, errors.canvas, chosenNote), choose,
+      h("div", {}, errors.element, zoomErrors, chosenNote), choose,
       h("div", { className: "row" }, field("Points", count), field("Interval", level)),
       field("Noise", noise),
       h("div", { className: "row" },
         button("New noise", () => state.set({ seed: (s().seed * 7 + 3) % 99991, edits: "" })),
-        button("Zoom in", () => zoom(0.6)), button("Zoom out", () => zoom(1.6)), button("Show all", () => state.set({ view: "" })))),
+        button("Clear my edits", () => state.set({ edits: "" })))),
     h("section", { className: "panel stack wide", "aria-label": "All kernels side by side" },
       h("h2", {}, "All kernels of Eq. 5, side by side"),
       h("p", { className: "note" }, "The same points, query and bandwidth; the slides' third formula, max(0, 1 − u), is the triangular one."),

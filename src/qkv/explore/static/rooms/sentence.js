@@ -2,6 +2,7 @@
 
 import { h, field, select, setOptions, button, slider, format, tinted, decodeFloats } from "../dom.js";
 import { Figure } from "../figure.js";
+import { tips } from "../chart.js";
 import { palette } from "../scene.js";
 import { ask, Channel } from "../ask.js";
 
@@ -56,6 +57,25 @@ function open(state, shell) {
   const places = [() => [told.one, s().layer, s().head], () => (s().beside === "sentence" ? [told.two, s().layer, s().head] : [told.one, s().layer2, s().head2])];
   const title = (layer, head, read) => (read?.layers === 1 && read.heads === 1 ? "word vectors" : layer < 0 ? "rollout through all layers" : `layer ${Math.min(layer, read.layers - 1)}, ${head < 0 ? "mean of its heads" : `head ${Math.min(head, read.heads - 1)}`}`);
 
+  const marksOf = (matrix, which) => {
+    const size = () => places[which]()[0]?.pieces.length ?? 0;
+    return {
+      count: () => size() ** 2,
+      columns: size,
+      at(i) {
+        const [read, layer, head] = places[which]();
+        const n = size();
+        const { left, top, cell, high } = layout(matrix.canvas, n);
+        const [row, column] = [Math.floor(i / n), i % n];
+        return { x: left + (column + 0.5) * cell, y: top + (row + 0.5) * high, text: `${read.pieces[row]} looks at ${read.pieces[column]}: ${format(weightsOf(read, layer, head)[i], 3)}` };
+      },
+      near(x, y) {
+        const at = cellAt(matrix.canvas, { offsetX: x, offsetY: y }, which);
+        return at && at.row * size() + at.column;
+      },
+      chosen: (i) => state.set({ row: Math.floor(i / size()), column: i % size() }),
+    };
+  };
   const panels = [0, 1].map((which) => {
     const name = h("h2", {}, " ");
     const matrix = new Figure(which ? "Weights, beside" : "Weights", (scene) => drawMatrix(scene, which), { className: "square" });
@@ -67,19 +87,20 @@ function open(state, shell) {
       const at = cellAt(matrix.canvas, event, which);
       if (at) state.set(at);
     });
-    return { name, matrix, element: h("section", { className: "panel stack", "aria-label": which ? "Beside" : "Enlarged" }, name, matrix.canvas) };
+    tips(matrix, marksOf(matrix, which), shell);
+    return { name, matrix, element: h("section", { className: "panel stack", "aria-label": which ? "Beside" : "Enlarged" }, name, matrix.element) };
   });
 
-  const layout = (width, n) => {
-    const left = 78;
-    return { left, top: 72, cell: (width - left - 4) / n };
+  const layout = ({ clientWidth: width, clientHeight: height }, n) => {
+    const [left, top] = [78, 72];
+    return { left, top, cell: (width - left - 18) / n, high: (height - top - 4) / n };
   };
   function cellAt(canvas, event, which) {
     const [read] = places[which]();
     if (!read) return null;
     const n = read.pieces.length;
-    const { left, top, cell } = layout(canvas.clientWidth, n);
-    const [column, row] = [Math.floor((event.offsetX - left) / cell), Math.floor((event.offsetY - top) / (((canvas.clientHeight - top - 4)) / n))];
+    const { left, top, cell, high } = layout(canvas, n);
+    const [column, row] = [Math.floor((event.offsetX - left) / cell), Math.floor((event.offsetY - top) / high)];
     return row >= 0 && row < n && column >= 0 && column < n ? { row, column } : null;
   }
   function drawMatrix(scene, which) {
@@ -87,8 +108,7 @@ function open(state, shell) {
     if (!read) return scene.text(scene.width / 2, scene.height / 2, "Loading …", "muted", { anchor: "middle" });
     panels[which].name.textContent = title(layer, head, read);
     const n = read.pieces.length;
-    const { left, top, cell } = layout(scene.width, n);
-    const high = (scene.height - top - 4) / n;
+    const { left, top, cell, high } = layout(panels[which].matrix.canvas, n);
     scene.cells(left, top, cell * n, high * n, n, n, weightsOf(read, layer, head));
     const size = Math.max(7, Math.min(12, high));
     read.pieces.forEach((piece, i) => {
@@ -102,15 +122,39 @@ function open(state, shell) {
   }
 
   const bars = new Figure("What the query looks at", drawBars, { className: "low" });
+  // Room at the right for the last word, which is written aslant.
+  const barsOf = (width, height) => ({ wide: (width - 22) / told.one.pieces.length, bottom: height - 46 });
+  const rowOf = () => {
+    const n = told.one.pieces.length;
+    const row = Math.min(s().row, n - 1);
+    return weightsOf(told.one, s().layer, s().head).subarray(row * n, (row + 1) * n);
+  };
+  tips(bars, {
+    count: () => told.one?.pieces.length ?? 0,
+    at(i) {
+      const { wide, bottom } = barsOf(bars.canvas.clientWidth, bars.canvas.clientHeight);
+      const weights = rowOf();
+      return { x: (i + 0.5) * wide, y: bottom - (weights[i] / Math.max(...weights, 1e-9)) * (bottom - 18), text: `${told.one.pieces[Math.min(s().row, told.one.pieces.length - 1)]} looks at ${told.one.pieces[i]}: ${format(weights[i], 3)}` };
+    },
+    near(x) {
+      if (!told.one) return null;
+      const i = Math.floor(x / barsOf(bars.canvas.clientWidth, 0).wide);
+      return i < told.one.pieces.length ? i : null;
+    },
+    chosen: (i) => state.set({ column: i }),
+  }, shell);
+  bars.canvas.addEventListener("click", (event) => {
+    const i = told.one ? Math.floor(event.offsetX / barsOf(bars.canvas.clientWidth, 0).wide) : -1;
+    if (i >= 0 && i < told.one.pieces.length) state.set({ column: i });
+  });
   function drawBars(scene) {
     const { one } = told;
     if (!one) return;
     const n = one.pieces.length;
     const row = Math.min(s().row, n - 1);
-    const weights = weightsOf(one, s().layer, s().head).subarray(row * n, (row + 1) * n);
+    const weights = rowOf();
     const most = Math.max(...weights, 1e-9);
-    const wide = scene.width / n;
-    const bottom = scene.height - 46;
+    const { wide, bottom } = barsOf(scene.width, scene.height);
     one.pieces.forEach((piece, i) => {
       const high = (weights[i] / most) * (bottom - 18);
       scene.rect(i * wide + 2, bottom - high, Math.max(1, wide - 4), high, "weight", { opacity: i === s().column ? 1 : 0.75 });
@@ -254,7 +298,7 @@ function open(state, shell) {
   const element = h("div", { className: "room with-controls" },
     h("div", { className: "stack" },
       h("div", { className: "pair" }, ...panels.map((panel) => panel.element)),
-      h("section", { className: "panel stack", "aria-label": "One word as the query" }, facts, bars.canvas, unfolded)),
+      h("section", { className: "panel stack", "aria-label": "One word as the query" }, facts, bars.element, unfolded)),
     h("section", { className: "panel stack", "aria-label": "Controls" },
       field("Sentence", text), field("Read by", model), byVectors, byModel,
       h("div", { className: "row" }, field("Query", query), field("Key", key)),

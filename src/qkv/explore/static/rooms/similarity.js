@@ -2,6 +2,7 @@
 
 import { h, field, select, button, slider, format, tinted, decodeFloats } from "../dom.js";
 import { Figure } from "../figure.js";
+import { tips } from "../chart.js";
 import { Channel } from "../ask.js";
 
 const NAMES = [["dot", "dot product, qᵀk"], ["scaled_dot", "scaled dot product, qᵀk / √d"], ["cosine", "cosine"], ["euclidean", "euclidean, −‖q − k‖²"],
@@ -41,13 +42,56 @@ function open(state, shell) {
   });
   const write = (list) => list.map(({ word, x, y }) => `${word}:${x},${y}`).join(";");
 
+  // What the cells of a matrix and the places of a plane have to tell.
+  const number = (value) => (value === null ? "no number" : format(value, 3));
+  const cellsOf = (matrix, place) => {
+    const count = () => (told ? told.words.length ** 2 : 0);
+    const at = (i) => {
+      const n = told.words.length;
+      const { left, top, cell } = grid(matrix.canvas.clientWidth, matrix.canvas.clientHeight, n);
+      const [row, column] = [Math.floor(i / n), i % n];
+      return { x: left + (column + 0.5) * cell, y: top + (row + 0.5) * cell,
+        text: `${told.words[row]} looks at ${told.words[column]}: score ${number(told.sides[place].scores[row][column])}, weight ${format(decodeFloats(told.sides[place].weights)[i], 3)}` };
+    };
+    const near = (x, y) => {
+      if (!told) return null;
+      const n = told.words.length;
+      const { left, top, cell } = grid(matrix.canvas.clientWidth, matrix.canvas.clientHeight, n);
+      const [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
+      return row >= 0 && row < n && column >= 0 && column < n ? row * n + column : null;
+    };
+    return { count, at, near, columns: () => told.words.length, chosen: (i) => state.set({ row: Math.floor(i / told.words.length) }) };
+  };
+  const planeOf = (surface, place) => ({
+    count: () => (told ? SIDE * SIDE : 0),
+    columns: () => SIDE,
+    at: (i) => {
+      const [row, column] = [Math.floor(i / SIDE), i % SIDE];
+      const [wide, high] = [surface.canvas.clientWidth / SIDE, surface.canvas.clientHeight / SIDE];
+      const spot = (step) => format(-REACH + (2 * REACH * step) / (SIDE - 1), 2);
+      const score = decodeFloats(told.sides[place].surface)[i];
+      return { x: (column + 0.5) * wide, y: (row + 0.5) * high, text: `a key at ${spot(column)}, ${spot(SIDE - 1 - row)} would score ${Math.abs(score) > 1e29 ? "no number" : format(score, 3)}` };
+    },
+    near: (x, y) => {
+      const [row, column] = [(y / surface.canvas.clientHeight) * SIDE, (x / surface.canvas.clientWidth) * SIDE].map(Math.floor);
+      return row >= 0 && row < SIDE && column >= 0 && column < SIDE ? row * SIDE + column : null;
+    },
+  });
+  const grid = (width, height, n) => {
+    const left = 56;
+    const top = 26;
+    return { left, top, cell: Math.min((width - left) / n, (height - top) / n) };
+  };
+
   const sides = ["left", "right"].map((name, place) => {
     const chosen = select(NAMES, (value) => state.set({ [name]: value }));
-    const matrix = new Figure(`Weights, ${name}`, (scene) => drawMatrix(scene, place), { className: "square" });
+    const matrix = new Figure(`Weights, ${name}`, (scene) => drawMatrix(scene, place), { className: "square flat" });
     const surface = new Figure(`Scores over the key plane, ${name}`, (scene) => drawSurface(scene, place), { className: "square" });
     const entropy = h("p", { className: "facts" });
     const plan = h("pre", { className: "plan", tabIndex: 0, "aria-label": `Plan, ${name}` });
     drags(surface.canvas);
+    tips(matrix, cellsOf(matrix, place), shell);
+    tips(surface, planeOf(surface, place), shell);
     matrix.canvas.addEventListener("click", (event) => {
       const n = tokens().length;
       const { left, top, cell } = grid(matrix.canvas.clientWidth, matrix.canvas.clientHeight, n);
@@ -56,12 +100,6 @@ function open(state, shell) {
     });
     return { name, chosen, matrix, surface, entropy, plan };
   });
-
-  const grid = (width, height, n) => {
-    const left = 56;
-    const top = 26;
-    return { left, top, cell: Math.min((width - left - 6) / n, (height - top - 6) / n) };
-  };
 
   function drawMatrix(scene, place) {
     if (!told) return;
@@ -99,6 +137,11 @@ function open(state, shell) {
       const [x, y] = onPlane(scene, token);
       const own = i === s().row;
       scene.circle(x, y, 5 + 9 * Math.sqrt(weights[s().row * n + i] || 0), own ? "query" : "key", { stroke: "ground", opacity: 0.9 });
+    });
+    // Words on top of all circles; that of the query last.
+    const order = tokens().map((token, i) => [token, i === s().row]).sort((one, other) => one[1] - other[1]);
+    order.forEach(([token, own]) => {
+      const [x, y] = onPlane(scene, token);
       const wide = 7 * token.word.length + 6;
       scene.rect(x - wide / 2, y - 27, wide, 16, "ground", { opacity: 0.72 });
       scene.text(x, y - 15, token.word, "ink", { anchor: "middle", size: 12, weight: own ? 700 : 500 });
@@ -207,8 +250,8 @@ function open(state, shell) {
   const element = h("div", { className: "room with-controls" },
     h("div", { className: "stack" },
       h("div", { className: "pair" }, ...sides.map((side, i) => h("section", { className: "panel stack", "aria-label": i ? "Right" : "Left" },
-        field(i ? "Right: how alike" : "Left: how alike", side.chosen), side.matrix.canvas, side.entropy,
-        h("p", { className: "note" }, "The query’s score over the plane of keys: the stronger the colour, the more alike."), side.surface.canvas)))),
+        field(i ? "Right: how alike" : "Left: how alike", side.chosen), side.matrix.element, side.entropy,
+        h("p", { className: "note" }, "The query’s score over the plane of keys: the stronger the colour, the more alike."), side.surface.element)))),
     h("section", { className: "panel stack", "aria-label": "Controls" },
       h("div", { className: "row" }, field("Query", row), field("x", px), field("y", py)),
       field("Temperature", temperature, h("div", { className: "ends", "aria-hidden": "true" }, h("span", {}, "hard choice"), h("span", {}, "all alike"))),

@@ -1,7 +1,9 @@
 // Translate: a translator at work, what it looked at, and the ways it did not take.
 
 import { h, field, select, button, format, tinted, decodeFloats } from "../dom.js";
-import { Figure, axes, span } from "../figure.js";
+import { Figure, axes } from "../figure.js";
+import { along, tips, zoom } from "../chart.js";
+import { beamTree } from "./beam_tree.js";
 import { ask, Channel } from "../ask.js";
 
 const SAMPLES = ["Donnerstag, 14. März 2024", "2 juillet 1969", "2024年3月14日木曜日", "July 4, 1976"];
@@ -33,7 +35,8 @@ function open(state, shell) {
 
   const best = () => told.found?.beam[Math.min(s().rank, told.found.beam.length - 1)];
   const alignment = new Figure("Alignment", drawAlignment, { className: "middle" });
-  const tree = new Figure("The beam as a tree", drawTree, { className: "middle" });
+  const beamPart = beamTree({ found: () => told.found, rank: () => s().rank }, shell);
+  const tree = beamPart.figure;
   const curve = new Figure("Loss while training", drawCurve, { className: "low" });
   const sourceTokens = h("div", { className: "tokens", role: "group", "aria-label": "What was read" });
   const targetTokens = h("div", { className: "tokens", role: "group", "aria-label": "What was written: choose a token" });
@@ -78,9 +81,10 @@ function open(state, shell) {
     shell.code(told.found.python, told.found.command);
     shell.announce(`Written: ${own.text}`);
     alignment.redraw();
-    tree.redraw();
+    beamPart.show();
   }
 
+  const shown = (text) => (text === " " ? "a space" : text);
   const layout = (scene, own) => ({ left: 40, top: 34, cell: Math.min((scene.width - 46) / own.source.length, 34), high: Math.min((scene.height - 40) / Math.max(1, own.target.length), 34) });
   function drawAlignment(scene) {
     const own = best();
@@ -92,6 +96,24 @@ function open(state, shell) {
     own.target.forEach((piece, i) => scene.text(left - 10, top + (i + 0.5) * high + 5, piece, i === s().step ? "query" : "muted", { anchor: "end", size: 14, weight: i === s().step ? 700 : 400 }));
     scene.rect(left, top + Math.min(s().step, rows - 1) * high, cell * columns, high, null, { stroke: "query" });
   }
+  tips(alignment, {
+    count: () => (best() ? best().target.length * best().source.length : 0),
+    columns: () => best().source.length,
+    at(i) {
+      const own = best();
+      const { left, top, cell, high } = layout({ width: alignment.canvas.clientWidth, height: alignment.canvas.clientHeight }, own);
+      const [row, column] = [Math.floor(i / own.source.length), i % own.source.length];
+      return { x: left + (column + 0.5) * cell, y: top + (row + 0.5) * high, text: `writing ${shown(own.target[row])}, it looked at ${shown(own.source[column])}: ${format(decodeFloats(own.weights)[i], 3)}` };
+    },
+    near(x, y) {
+      const own = best();
+      if (!own) return null;
+      const { left, top, cell, high } = layout({ width: alignment.canvas.clientWidth, height: alignment.canvas.clientHeight }, own);
+      const [row, column] = [Math.floor((y - top) / high), Math.floor((x - left) / cell)];
+      return row >= 0 && row < own.target.length && column >= 0 && column < own.source.length ? row * own.source.length + column : null;
+    },
+    chosen: (i) => state.set({ step: Math.floor(i / best().source.length) }),
+  }, shell);
   alignment.canvas.addEventListener("click", (event) => {
     const own = best();
     if (!own) return;
@@ -100,60 +122,27 @@ function open(state, shell) {
     if (step >= 0 && step < own.target.length) state.set({ step });
   });
 
-  // Hypotheses that begin alike share their beginning.
-  function grown(beam) {
-    const root = { text: "", children: [], leaves: 0 };
-    beam.forEach((one, rank) => {
-      let node = root;
-      [...one.target, "⏎"].forEach((piece, i) => {
-        let next = node.children.find((child) => child.text === piece);
-        if (!next) node.children.push((next = { text: piece, log: one.log_p[i], children: [], rank: null }));
-        node = next;
-        node.ranks = [...(node.ranks ?? []), rank];
-      });
-      node.rank = rank;
-    });
-    return root;
-  }
-  function drawTree(scene) {
-    if (!told.found) return;
-    const { beam } = told.found;
-    const deepest = Math.max(...beam.map((one) => one.target.length + 1));
-    const right = 150;
-    const sx = (depth) => 16 + (depth / Math.max(1, deepest)) * (scene.width - right - 16);
-    const gap = (scene.height - 30) / beam.length;
-    let leaf = 0;
-    const draw = (node, depth) => {
-      const at = node.children.map((child) => draw(child, depth + 1));
-      const y = at.length ? at[0] : 20 + gap * leaf++;
-      node.children.forEach((child, i) => {
-        const own = child.ranks.includes(Math.min(s().rank, beam.length - 1));
-        scene.line([[sx(depth) + 6, y], [sx(depth + 1) - 8, at[i]]], own ? "answer" : "line", { width: 1 + 3 * Math.exp(child.log) });
-      });
-      node.children.forEach((child, i) => {
-        scene.text(sx(depth + 1), at[i] + 5, child.text === " " ? "␣" : child.text, child.ranks.includes(Math.min(s().rank, beam.length - 1)) ? "answer" : "ink", { anchor: "middle", size: 14, weight: 600 });
-        if (node.children.length > 1) scene.text(sx(depth + 1), at[i] - 9, `${format(100 * Math.exp(child.log), 2)} %`, "muted", { anchor: "middle", size: 10 });
-        if (child.rank !== null) scene.text(sx(depth + 1) + 14, at[i] + 5, `${child.rank + 1}: ${format(beam[child.rank].score)}`, "muted", { size: 12 });
-      });
-      return y;
-    };
-    draw(grown(beam), 0);
-  }
-
   // The translator is trained on first use, in the background, with a curve to watch.
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Training" });
   const stage = h("p", { role: "status" });
   const start = button("Train it now, about a minute", () => follow("translate/train"));
   const stop = button("Stop", () => follow("translate/stop"), { className: "quiet" });
-  const training = h("section", { className: "panel stack wide", "aria-label": "Training" }, h("h2", {}, "The date translator"), stage, h("div", { className: "row" }, start, stop), bar, curve.canvas);
+  let zoomed = null; // steps in sight; of a training, which no address can hold
+  const steps = () => zoomed ?? [told.progress?.steps[0] ?? 0, Math.max(told.progress?.steps.at(-1) ?? 1, 1)];
+  const stepAt = (i) => ({ x: curve.places.sx(told.progress.steps[i]), y: curve.places.sy(told.progress.losses[i]), text: `step ${told.progress.steps[i]}: loss ${format(told.progress.losses[i], 3)}` });
+  const counted = () => (curve.places ? told.progress?.steps.length ?? 0 : 0);
   function drawCurve(scene) {
     const { progress } = told;
     if (!progress?.steps.length) return scene.text(scene.width / 2, scene.height / 2, "The curve begins when training does.", "muted", { anchor: "middle" });
-    const { sx, sy } = axes(scene, { x: span(progress.steps), y: [0, Math.max(...progress.losses)], xName: "step", small: true, margin: { bottom: 34 } });
-    scene.line(progress.steps.map((at, i) => [sx(at), sy(progress.losses[i])]), "answer", { width: 2 });
+    const places = (curve.places = axes(scene, { x: steps(), y: [0, Math.max(...progress.losses)], xName: "step", small: true, margin: { bottom: 34 } }));
+    const { sx, sy } = places;
+    scene.within(places, () => scene.line(progress.steps.map((at, i) => [sx(at), sy(progress.losses[i])]), "answer", { width: 2 }));
     curve.label(`Loss while training: ${format(progress.losses.at(-1), 3)} after ${progress.steps.at(-1)} steps`);
     return undefined;
   }
+  tips(curve, { count: counted, at: stepAt, near: (x) => along(x, counted(), stepAt) }, shell);
+  const zoomCurve = zoom(curve, "steps", { all: () => [told.progress?.steps[0] ?? 0, told.progress?.steps.at(-1) ?? 1], view: steps, show: (ends) => { zoomed = ends; curve.redraw(); } });
+  const training = h("section", { className: "panel stack wide", "aria-label": "Training" }, h("h2", {}, "The date translator"), stage, h("div", { className: "row" }, start, stop), bar, curve.element, zoomCurve);
   async function follow(path = "translate/progress") {
     clearTimeout(timer);
     let found;
@@ -186,11 +175,11 @@ function open(state, shell) {
   const model = select([["dates", "dates, trained here"], ...(opened ? [["open", shell.hello.opened.name]] : [])], (value) => state.set({ model: value, rank: 0, step: 0 }));
   const work = h("div", { className: "room with-controls wide" },
     h("section", { className: "panel stack", "aria-label": "Translation" },
-      h("span", { className: "label" }, "What was read"), sourceTokens, h("span", { className: "label" }, "What was written: choose a token to see what it looked at"), targetTokens, looked, alignment.canvas),
+      h("span", { className: "label" }, "What was read"), sourceTokens, h("span", { className: "label" }, "What was written: choose a token to see what it looked at"), targetTokens, looked, alignment.element),
     h("section", { className: "panel stack", "aria-label": "Controls" },
       field("Text", text), h("div", { className: "row" }, ...SAMPLES.map((sample) => button(sample, () => state.set({ text: sample, rank: 0, step: 0 }), { className: "small" }))),
       h("div", { className: "row" }, field("Translator", model), field("Beam", beamSize)), side),
-    h("section", { className: "panel stack wide", "aria-label": "Beam" }, h("h2", {}, "The beam as a tree: what else it thought of"), tree.canvas, list));
+    h("section", { className: "panel stack wide", "aria-label": "Beam" }, h("h2", {}, "The beam as a tree: all that it looked at"), h("p", { className: "note" }, "Each column is a step; each number the log p so far, in a box the score of what ends. Faint ones were looked at and pruned."), beamPart.element, list));
   const element = h("div", { className: "room" }, training, work);
 
   function run() {

@@ -1,0 +1,181 @@
+"""Two workers against one, two ranks against two threads, and what the cluster itself costs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import qkv
+from qkv.benchmarks import Figure
+from qkv.extras import need
+
+#: Rows of the table; 10⁸ take 1.6 GB of disk. QKV_BENCH_ROWS says another number.
+ROWS = int(os.environ.get("QKV_BENCH_ROWS", 10**8))
+_FILES = 100
+_HOW: dict[str, Any] = {"similarity": "gaussian", "bandwidth": 0.1, "top": 0}
+_N, _HEADS, _D = 8192, 4, 64
+
+
+def measure() -> Iterator[Figure]:
+    """What `qkv bench cluster` shows."""
+    with tempfile.TemporaryDirectory(prefix="qkv-bench-") as folder:
+        large, small = Path(folder) / "large", Path(folder) / "small"
+        _write(large, ROWS)
+        _write(small, 10_000)
+        yield from _workers(large, small)
+    yield from _ring()
+
+
+def _write(folder: Path, rows: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(_FILES):
+        key = rng.normal(size=rows // _FILES)
+        table = pa.table({"key": key, "value": np.sin(key)})
+        pq.write_table(table, folder / f"{number:03}.parquet", compression="none",
+                       use_dictionary=False)  # fmt: skip
+
+
+def _workers(large: Path, small: Path) -> Iterator[Figure]:
+    database = qkv.Database(large, key="key", value="value")
+    seconds = {}
+    for count in (1, 2):
+        with _cluster(count) as client:
+            seconds[count] = _least(lambda c=client: database.query(0.5, **_HOW, client=c), 3)  # type: ignore[misc]
+            if count == 2:
+                overhead, result = _overhead(small, client)
+    note = f"{seconds[1]:.2f} s and {seconds[2]:.2f} s"
+    yield Figure(f"{ROWS:,.0f} rows: one worker / two", seconds[1] / seconds[2], "×", "≥ 1.7", note)
+    yield Figure("a query of 100 parts above its work", 1000 * overhead, "ms", "≤ 150")
+    bytes_large = _result_bytes(large)
+    yield Figure(
+        f"bytes that a part sends, {ROWS // _FILES:,} rows / 100", bytes_large / result, "×",
+        "≤ 1.1", f"{bytes_large:,} bytes",
+    )  # fmt: skip
+
+
+def _cluster(workers: int) -> Any:
+    """A client of so many workers of one thread each."""
+    from contextlib import contextmanager
+
+    distributed = need("distributed", "cluster")
+
+    @contextmanager
+    def running() -> Iterator[Any]:
+        with (
+            warnings.catch_warnings(),
+            distributed.LocalCluster(
+                n_workers=workers, threads_per_worker=1, dashboard_address=":0"
+            ) as cluster,
+            distributed.Client(cluster, set_as_default=False) as client,
+        ):
+            client.run(_one_thread)
+            yield client
+
+    return running()
+
+
+def _one_thread() -> None:
+    import pyarrow as pa
+
+    torch.set_num_threads(1)
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+
+
+def _overhead(small: Path, client: Any) -> tuple[float, int]:
+    """Seconds above the work of 100 small parts, and the bytes that one of them sends."""
+    from qkv.table.sources import base
+
+    usual = base.PART_ROWS
+    base.PART_ROWS = 1  # every file is a part
+    try:
+        database = qkv.Database(small, key="key", value="value")
+        shared = _median(lambda: database.query(0.5, **_HOW, client=client), 7)
+        alone = _median(lambda: database.query(0.5, **_HOW), 7)
+        return shared - alone, _result_bytes(small)
+    finally:
+        base.PART_ROWS = usual
+
+
+def _result_bytes(folder: Path) -> int:
+    """What one part, a file, would send."""
+    from qkv.table.asking import Asker, Terms
+    from qkv.table.sources import open_source
+
+    asker = Asker(open_source(folder / "000.parquet"), ["key"], ["value"])
+    terms = Terms(similarity="gaussian", bandwidth=0.1, top=0)
+    asked = asker.ask([{"key": 0.5}], terms)
+    return len(pickle.dumps(asker.read(asked, None)))
+
+
+def _ring() -> Iterator[Figure]:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, _HEADS, _N, _D).unbind()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with torch.no_grad():
+        alone = _median(lambda: qkv.attend(query, key, value), 5)
+    torch.set_num_threads(threads)
+    context = torch.multiprocessing.get_context("spawn")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    queue = context.SimpleQueue()
+    ranks = [context.Process(target=_rank, args=(rank, address, queue)) for rank in (0, 1)]
+    for process in ranks:
+        process.start()
+    shared = max(queue.get() for _ in ranks)
+    for process in ranks:
+        process.join()
+    note = f"{1000 * shared:.0f} ms and {1000 * alone:.0f} ms"
+    yield Figure(
+        f"ring of two ranks / one process of two threads, n = {_N:,}", shared / alone, "×",
+        "≤ 1.3", note,
+    )  # fmt: skip
+
+
+def _rank(rank: int, address: str, queue: Any) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    torch.manual_seed(0)
+    tokens = [qkv.cluster.shard(each) for each in torch.randn(3, _HEADS, _N, _D).unbind()]
+    tokens = [each.contiguous() for each in tokens]
+    with torch.no_grad():
+        seconds = _median(lambda: qkv.cluster.attend(*tokens, layout="ring"), 5)
+    queue.put(seconds)
+    dist.destroy_process_group()
+
+
+def _times(call: Callable[[], Any], count: int) -> list[float]:
+    call()  # the first one loads and connects
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def _least(call: Callable[[], Any], count: int) -> float:
+    return min(_times(call, count))
+
+
+def _median(call: Callable[[], Any], count: int) -> float:
+    return statistics.median(_times(call, count))

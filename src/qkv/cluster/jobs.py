@@ -1,0 +1,179 @@
+"""Work on the workers of a Dask cluster: a function of each part, and a tree that merges.
+
+Dask schedules, moves and repeats; here is what it does not do by itself: notice other versions of
+qkv, give up on a cluster that is gone, cancel when the user does, and say errors in one sentence.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from qkv.cluster.errors import ClusterError
+from qkv.extras import need
+
+Part = TypeVar("Part")
+Found = TypeVar("Found")
+
+#: Seconds that a cluster without workers, or a scheduler that says nothing, is waited for.
+PATIENCE = 30.0
+#: How many results are merged by one task.
+_BRANCHES = 8
+#: Seconds between two looks at the cluster.
+_GLANCE = 0.5
+
+#: Workers whose version of qkv has been looked at.
+_KNOWN: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+def connect(address: str) -> Any:
+    """A client of the scheduler at this address, or one sentence on why there is none."""
+    distributed = need("distributed", "cluster")
+    try:
+        return distributed.Client(address, timeout=min(PATIENCE, 10.0), set_as_default=False)
+    except (OSError, ValueError) as error:  # a timeout is an OSError
+        raise ClusterError(
+            f"no Dask scheduler answers at {address!r}: {_first_line(error)}"
+        ) from error
+
+
+def worker_count(client: Any) -> int:
+    """How many workers the cluster has; a scheduler that does not answer in time is an error."""
+    return len(_workers(client))
+
+
+def fold(
+    client: Any,
+    work: Callable[[Part, Any], Found],
+    parts: Sequence[Part],
+    shared: Any,
+    merge: Callable[[Found, Found], Found],
+    *,
+    done: Callable[[int], None] | None = None,
+) -> Found:
+    """merge(work(parts[0], shared), work(parts[1], shared), …) in the order of the parts.
+
+    Each part is worked on where there is room, `shared` travels to each worker once, and results
+    are merged on the workers, always in the same tree: two runs with the same parts agree bit for
+    bit, whoever did what and when. A part may be a Dask delayed object. `done` is told the place of
+    each part that is finished.
+    """
+    dask = need("dask", "cluster")
+    distributed = need("distributed", "cluster")
+    _check(client)
+    token = uuid.uuid4().hex
+    # Names of tasks say nothing of what is read: dashboards and logs show them.
+    common = dask.delayed(shared, name=f"qkv-shared-{token}", traverse=False)
+    task = dask.delayed(work, pure=False, traverse=False)
+    leaves = [
+        task(part, common, dask_key_name=f"qkv-part-{token}-{place}")
+        for place, part in enumerate(parts)
+    ]
+    together = dask.delayed(_merged, pure=False)
+    level, number = leaves, 0
+    while len(level) > 1:
+        groups = [level[at : at + _BRANCHES] for at in range(0, len(level), _BRANCHES)]
+        level = [
+            together(merge, group, dask_key_name=f"qkv-merge-{token}-{number + place}")
+            for place, group in enumerate(groups)
+        ]
+        number += len(groups)
+    futures: list[Any] = client.compute([*leaves, level[0]], retries=0)
+    try:
+        _wait(client, futures, done)
+        found: Found = futures[-1].result()
+        return found
+    except distributed.KilledWorker as error:
+        raise ClusterError(
+            f"a part of the work ended {error.allowed_failures + 1} workers, one after another; "
+            "their logs say why (often: too little memory)"
+        ) from error
+    except (concurrent.futures.CancelledError, distributed.client.FutureCancelledError) as error:
+        raise ClusterError(f"the cluster dropped the work: {_first_line(error)}") from error
+    finally:
+        # What is done is forgotten; what is not, after an error or Ctrl-C, is stopped.
+        unfinished = [future for future in futures if not future.done()]
+        if unfinished and client.status == "running":
+            client.cancel(unfinished, asynchronous=client.asynchronous)
+        for future in futures:
+            future.release()
+
+
+def _merged(merge: Callable[[Found, Found], Found], found: list[Found]) -> Found:
+    total = found[0]
+    for each in found[1:]:
+        total = merge(total, each)
+    return total
+
+
+def _wait(client: Any, futures: list[Any], done: Callable[[int], None] | None) -> None:
+    """Until the last is there or one has failed; not for a cluster that is gone."""
+    pending = dict(enumerate(futures[:-1]))
+    heard, finished = time.monotonic(), threading.Event()
+    futures[-1].add_done_callback(lambda future: finished.set())
+    while not futures[-1].done():
+        finished.wait(_GLANCE)
+        moved = [place for place, future in pending.items() if future.done()]
+        for place in moved:
+            future = pending.pop(place)
+            if future.status == "error":
+                future.result()
+            if done is not None:
+                done(place)
+        if moved or _workers(client):
+            heard = time.monotonic()
+        elif time.monotonic() - heard > PATIENCE:
+            raise ClusterError(
+                f"no worker is left: waited {PATIENCE:g} s for one to come back, and gave up"
+            )
+    for place in pending:
+        if done is not None and futures[-1].status == "finished":
+            done(place)
+
+
+def _workers(client: Any) -> dict[str, Any]:
+    """The workers that the scheduler knows at this moment."""
+    try:
+        if client.asynchronous:
+            raise ValueError("client must be a synchronous Dask client; got an asynchronous one")
+        told = client.sync(client.scheduler.identity, callback_timeout=PATIENCE)
+    except OSError as error:  # of which a timeout is one
+        raise ClusterError(f"the Dask scheduler does not answer: waited {PATIENCE:g} s") from error
+    workers: dict[str, Any] = told["workers"]
+    return workers
+
+
+def _check(client: Any) -> None:
+    """Wait for a first worker; say where workers have another qkv, or none."""
+    if not hasattr(client, "scheduler") or not hasattr(client, "compute"):
+        raise TypeError(f"client must be a dask.distributed.Client; got {type(client).__name__}")
+    start = time.monotonic()
+    while not (workers := set(_workers(client))):
+        if time.monotonic() - start > PATIENCE:
+            raise ClusterError(f"the Dask cluster has no workers: waited {PATIENCE:g} s for one")
+        time.sleep(_GLANCE / 5)
+    known = _KNOWN.setdefault(client, set())
+    if workers <= known:
+        return
+    told = client.get_versions(packages=["qkv"])
+    own = told["client"]["packages"]["qkv"]
+    for address, versions in told["workers"].items():
+        theirs = versions["packages"].get("qkv") if isinstance(versions, dict) else None
+        if address not in known and theirs != own:
+            warnings.warn(
+                f"worker {address} has qkv {theirs or '(not installed)'} and this process {own}: "
+                "answers may differ, or the work fail",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+    known |= workers
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

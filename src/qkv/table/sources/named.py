@@ -1,0 +1,13 @@
+"""A column of a DuckDB relation by its name, whatever that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qkv.extras import need
+
+
+def column_named(name: str) -> Any:
+    """The expression that is this column; `*` as a name is not all of them."""
+    duckdb = need("duckdb", "table")
+    return duckdb.SQLExpression('"*"') if name == "*" else duckdb.ColumnExpression(name)

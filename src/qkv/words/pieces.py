@@ -1,0 +1,83 @@
+"""What the pieces of a sentence look at inside a model, as the model reads them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv import summary
+from qkv.extras import need
+from qkv.recording import record
+from qkv.words.pretrained import minilm, minilm_tokenizer
+from qkv.words.sentence import Looking, words_of
+
+
+class Read(NamedTuple):
+    """A sentence as a model read it."""
+
+    pieces: list[str]
+    weights: Tensor  # (layers, heads, n, n)
+
+
+def by_pieces(
+    sentence: str,
+    folder: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    rollout: bool = False,
+) -> Looking:
+    """What the pieces look at, marks included, with nothing put together or hidden.
+
+    Args:
+        sentence: words of any kind.
+        folder: a Hugging Face model in safetensors; MiniLM if None.
+        layer: the last if None.
+        head: the mean of all if None.
+        rollout: through all layers instead of one, see :func:`qkv.summary.rollout`.
+    """
+    words_of(sentence)  # refuses what holds none
+    pieces, weights = _by_minilm(sentence) if folder is None else _by_folder(sentence, folder)
+    for name, chosen, size in (
+        ("layer", layer, weights.shape[0]),
+        ("head", head, weights.shape[1]),
+    ):
+        if chosen is not None and not 0 <= chosen < size:
+            raise ValueError(f"{name} must be between 0 and {size - 1}; got {chosen}")
+    every = weights.double().numpy()
+    if rollout:
+        if layer is not None or head is not None:
+            raise ValueError("a rollout goes through all layers and heads: leave out layer, head")
+        through = summary.rollout(weights).double().numpy()
+        return Looking(pieces, through, ["rollout through all layers"], every)
+    depth = len(every) - 1 if layer is None else layer
+    own = every[depth].mean(0) if head is None else every[depth, head]
+    note = f"layer {depth}, {'mean of its heads' if head is None else f'head {head}'}"
+    return Looking(pieces, own, [note], every)
+
+
+def _by_minilm(sentence: str) -> Read:
+    encoding = minilm_tokenizer().encode(sentence)
+    model = minilm()
+    with torch.no_grad(), record(model) as calls:
+        model(torch.tensor([encoding.ids]))
+        return Read(list(encoding.tokens), calls.stacked())
+
+
+def _by_folder(sentence: str, folder: str) -> Read:
+    model, tokenizer = load_folder(folder)
+    encoded = tokenizer(sentence, return_tensors="pt")
+    with torch.no_grad(), record(model) as calls:
+        model(**encoded)
+        weights = calls.stacked()
+    return Read(tokenizer.convert_ids_to_tokens(encoded["input_ids"][0].tolist()), weights)
+
+
+def load_folder(folder: str) -> tuple[Any, Any]:
+    """A Hugging Face model and its tokenizer; nothing is fetched, and no code of theirs is run."""
+    transformers = need("transformers", "transformers")
+    options = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+    model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, **options)
+    return model.eval(), tokenizer

@@ -1,0 +1,101 @@
+"""Training on several processes, as torchrun starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from toy import RECIPE, SIZES, SPELLING, write_pairs
+
+from qkv.translate import Recipe, begin, load, resume
+from qkv.translate.batches import Batching
+from qkv.translate.progress import Silent
+from qkv.translate.train import Epoch, Progress
+
+_BATCH = 200
+
+
+def _torchrun(folder: Path, *words: str) -> subprocess.Popen[str]:
+    sources = write_pairs(folder)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
+        "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "qkv", "translate",
+        "train", "--pairs", str(sources.pairs), "--valid-pairs", str(sources.valid_pairs),
+        "--out", str(folder / "model"), "--level", SPELLING.level, "--vocabulary",
+        str(SPELLING.size), "--embedding", str(SIZES.embedding), "--hidden", str(SIZES.hidden),
+        "--dropout", "0", "--batch-tokens", str(_BATCH), "--smoothing", "0", "--watch", "exact",
+        "--learning-rate", str(RECIPE.learning_rate), "--warmup", str(RECIPE.warmup), "--seed",
+        "3", *words,
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+
+
+def _last(folder: Path) -> Any:
+    config = folder / "model" / "config.json"
+    return json.loads(config.read_text()).get("last") if config.exists() else None
+
+
+class Diary(Silent):
+    def __init__(self) -> None:
+        self.losses: list[tuple[float, float]] = []
+
+    def epoch(self, progress: Progress, result: Epoch) -> None:
+        self.losses.append((result.loss, result.valid_loss))
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
+    two, one = tmp_path / "two", tmp_path / "one"
+    two.mkdir()
+    one.mkdir()
+    run = _torchrun(two, "--epochs", "2")
+    out, _ = run.communicate(timeout=120)
+    assert run.returncode == 0, out
+    # One of the processes speaks, once for each epoch.
+    told = re.findall(r"epoch \d: loss (\S+), validation loss (\S+),", out)
+    assert len(told) == 2
+    recipe = Recipe(
+        epochs=2, learning_rate=RECIPE.learning_rate, warmup=RECIPE.warmup, smoothing=0.0,
+        batching=Batching(_BATCH), watch="exact", seed=3,
+    )  # fmt: skip
+    diary = Diary()
+    sizes = load(two / "model").model.sizes
+    begun = begin(one / "model", write_pairs(one), sizes, SPELLING, recipe, diary)
+    begun.training.run()
+    assert _last(two)["progress"]["step"] == begun.training.progress.step
+    for ours, theirs in zip(told, diary.losses, strict=True):
+        assert tuple(map(float, ours)) == pytest.approx(theirs, abs=2e-3)
+
+
+def test_a_killed_rank_ends_all_with_the_last_good_checkpoint(tmp_path: Path) -> None:
+    run = _torchrun(tmp_path, "--epochs", "500", "--patience", "500")
+    deadline = time.monotonic() + 90
+    while _last(tmp_path) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    ranks = [
+        process
+        for process in psutil.Process(run.pid).children(recursive=True)
+        if "translate" in process.cmdline()
+    ]
+    assert len(ranks) == 2
+    ranks[-1].send_signal(signal.SIGKILL)
+    run.communicate(timeout=60)
+    assert run.returncode != 0
+    assert not any(process.is_running() for process in ranks)
+    again = resume(tmp_path / "model", Silent())  # one process goes on where two were
+    before = again.training.progress.step
+    assert before > 0
+    groups = [[0, 1, 2], [3, 4]]
+    again.training._step(groups[0], 2)
+    assert again.training.progress.step == before + 1
