@@ -1,16 +1,20 @@
-"""`{drawn}`: a block of Python whose last line is a figure, shown below its code at every build."""
+"""`{drawn}`: Python whose last line is a figure or a view, which every build shows below it."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import html
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 
+import qkv
+
 _FOLDER = Path(__file__).parent / "_drawn"
+_VIEWS = Path(__file__).parent / "_gallery" / "page" / "views"  # copied beside the pages as it is
 
 
 class Drawn(Directive):
@@ -21,16 +25,24 @@ class Drawn(Directive):
 
     def run(self) -> list[nodes.Node]:
         source = "\n".join(self.content)
-        name = f"{hashlib.sha256(source.encode()).hexdigest()[:12]}.svg"
-        _FOLDER.mkdir(exist_ok=True)
-        _figure(source).savefig(_FOLDER / name)
+        name = hashlib.sha256(source.encode()).hexdigest()[:12]
         code = nodes.literal_block(source, source, language="python")
-        image = nodes.image(uri=f"/_drawn/{name}", alt=self.options.get("alt", "figure"))
-        return [code, image]
+        drawn, alt = _value(source), self.options.get("alt", "figure")
+        if isinstance(drawn, qkv.View):
+            _VIEWS.mkdir(parents=True, exist_ok=True)
+            drawn.save(_VIEWS / f"{name}.html")
+            frame = (
+                f'<iframe src="views/{name}.html" title="{html.escape(alt)}" width="100%" '
+                'height="620" style="border: 0" loading="lazy"></iframe>'
+            )
+            return [code, nodes.raw("", frame, format="html")]
+        _FOLDER.mkdir(exist_ok=True)
+        drawn.savefig(_FOLDER / f"{name}.svg")
+        return [code, nodes.image(uri=f"/_drawn/{name}.svg", alt=alt)]
 
 
-def _figure(source: str) -> Any:
-    """Run the lines; the last one is an expression, and its value the figure."""
+def _value(source: str) -> Any:
+    """Run the lines; the last one is an expression, and its value what is shown."""
     *lines, last = ast.parse(source).body
     assert isinstance(last, ast.Expr), "a block of {drawn} must end in a figure"
     names: dict[str, Any] = {}

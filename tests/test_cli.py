@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from qkv import benchmarks
 from qkv.benchmarks import SUITES, Figure
+
+TREE = Path(__file__).parents[1]
 
 
 def qkv(*words: str) -> subprocess.CompletedProcess[str]:
@@ -144,8 +147,11 @@ def test_the_doctor_says_what_is_there_and_what_is_missing() -> None:
     told = qkv("doctor").stdout
     for word in ("torch", "numba", "processor", "kernels", "cache", "plot", "translate"):
         assert word in told
-    from qkv.extras import install, missing
+    from qkv.extras import EXTRAS, install, missing
 
+    declared = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    ours = {"bench", "bench-translate", "test", "docs"}  # for those who work on qkv itself
+    assert {*EXTRAS} == {*declared["optional-dependencies"]} - ours
     assert missing("plot") == []
     assert install("plot") == "pip install 'qkv[plot]'"  # nothing of it is missing
 
