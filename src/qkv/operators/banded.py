@@ -17,7 +17,7 @@ from qkv import cost
 from qkv.mask import Runs
 from qkv.operators.bands import BLOCK, MOST_BLOCKS, groups
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
+from qkv.operators.flash import FLASH, FLASH_BACKWARD, flash, four_axes, plain_attention
 from qkv.operators.strides import Answer, by_residue, runs_of_heads
 from qkv.problem import Problem
 from qkv.similarity import DotForm
@@ -128,18 +128,17 @@ def banded(
 
     `line` (b or 1, h, n + m − 1) is added to the scores, by distance.
     """
-    assert FLASH is not None
     out = torch.zeros_like(query, memory_format=torch.contiguous_format)
     log_total = query.new_full(query.shape[:-1], -torch.inf, dtype=_total_dtype(query))
     for entry, group in groups(key.shape[-2], start, stop, line, query):
-        found, totals = FLASH(
+        found, totals = flash(
             group.of_queries(query[entry]),
             group.of_keys(key[entry]),
             group.of_keys(value[entry]),
-            0.0,
             False,
-            attn_mask=group.mask,
-            scale=scale,
+            group.mask,
+            scale,
+            group.empty,
         )
         group.of_queries(out[entry]).copy_(found)
         if group.empty is not None:  # the kernel gives an empty row the total exp(0)

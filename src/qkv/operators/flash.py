@@ -17,6 +17,36 @@ FLASH_BACKWARD = getattr(
 )
 
 
+#: With fewer keys than the widest registers have lanes the kernel overlooks NaN.
+FEW_KEYS = 16
+
+
+def flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool,
+    mask: Tensor | None,
+    scale: float,
+    empty: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The kernel's answers and log totals, in which NaN shows however few the keys are.
+
+    `empty` (…, n): queries that may attend to nothing, where that is known.
+    """
+    assert FLASH is not None
+    out, log_total = FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
+    if key.shape[-2] >= FEW_KEYS:
+        return out, log_total
+    taint = (query * 0).sum(-1)  # 0, or NaN where a query is not finite
+    if key.shape[-2] == 1:  # of several keys a weight that is no number shows in the total
+        taint = taint + (key * 0).sum(-1)
+    if mask is not None:
+        hidden = (mask == -torch.inf).all(-1) if empty is None else empty
+        taint = taint.masked_fill(hidden, 0.0)
+    return out + taint.unsqueeze(-1), log_total + taint
+
+
 def four_axes(tensor: Tensor, batch: tuple[int, ...], size: int) -> Tensor:
     """(…, rows, dim) -> (batch, heads, rows, size), padded with zeros, without a copy if it can."""
     rows, dim = tensor.shape[-2:]

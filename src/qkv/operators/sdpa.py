@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import may_look, surely_equal
+from qkv.looking import may_look, sizes_are_known, surely_equal
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import relative
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.flash import FLASH, FLASH_BACKWARD, four_axes, plain_attention
+from qkv.operators.flash import FEW_KEYS, FLASH, FLASH_BACKWARD, flash, four_axes, plain_attention
 from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
@@ -225,10 +225,9 @@ def _kernel(
 ) -> Result:
     """The kernel's answer; `empty`: queries whose mask hides all, where that is known."""
     if total:
-        assert FLASH is not None
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
-        out, log_total = FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
+        out, log_total = flash(query, key, value, causal, mask, scale, empty)
         if mask is not None:  # the kernel gives an empty row the total exp(0)
             if empty is None:
                 empty = (mask == -torch.inf).all(-1)
@@ -237,7 +236,8 @@ def _kernel(
     differentiable = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
-    if differentiable and FLASH is not None and query.device.type == "cpu" and may_look(query):
+    few = sizes_are_known(key.shape[-2]) and key.shape[-2] < FEW_KEYS
+    if (differentiable or few) and FLASH is not None and query.is_cpu and may_look(query):
         out = _TwiceDifferentiable.apply(  # type: ignore[no-untyped-call]
             query, key, value, mask, causal, scale
         )
@@ -261,13 +261,12 @@ class _TwiceDifferentiable(torch.autograd.Function):
         causal: bool,
         scale: float,
     ) -> Tensor:
-        assert FLASH is not None
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
-        out, log_total = FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
+        out, log_total = flash(query, key, value, causal, mask, scale)
         ctx.save_for_backward(query, key, value, mask, out, log_total)
         ctx.causal, ctx.scale = causal, scale
-        return out  # type: ignore[no-any-return]
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
