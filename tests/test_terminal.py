@@ -57,3 +57,10 @@ def test_nothing_to_show_is_shown() -> None:
 
 def test_markup_in_words_is_text() -> None:
     assert "[red]" in terminal.matrix(np.ones((1, 1)), ["[red]"], ["[red]"], 80).plain
+
+
+def test_next_to_nothing_has_no_ground_in_any_terminal() -> None:
+    from qkv.terminal import shade
+
+    assert shade(0.0) == shade(float("nan")) == "dim"
+    assert shade(1.0).startswith("white on rgb(")

@@ -20,6 +20,7 @@ EXTRAS = {
     "translate": "training translators",
     "transformers": "Hugging Face models",
     "tensorboard": "curves of trainings",
+    "cluster": "several processes and machines",
 }
 
 

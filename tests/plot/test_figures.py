@@ -232,3 +232,18 @@ def test_figures_leave_no_global_state() -> None:
 def test_a_mistake_is_named(draw: object, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         draw()
+
+
+def test_a_path_may_be_a_string(tmp_path: Path) -> None:
+    qkv.plot.save(qkv.plot.matrix(some(2, 3)), str(tmp_path / "m.png"))
+    assert (tmp_path / "m.png").exists()
+
+
+def test_one_colour_stands_for_one_thing_here_and_in_the_explorer() -> None:
+    from qkv.gallery.page import STATIC
+    from qkv.plot import palette
+
+    for style in (Path(qkv.__file__).parent / "explore/static/explore.css", STATIC / "gallery.css"):
+        light = style.read_text(encoding="utf-8").split("dark")[0]
+        for name in ("query", "key", "weight", "answer", "ink", "muted", "line", "ground"):
+            assert f"--{name}: {getattr(palette, name.upper())};" in light

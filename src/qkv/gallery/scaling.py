@@ -80,6 +80,6 @@ def _draw(plain: list[tuple[float, float]], scaled: list[tuple[float, float]]) -
             axes.set_yscale("log")
         else:
             axes.set_ylim(0, 4)
-            axes.legend(frameon=False, fontsize=9, loc="center left")
+            axes.legend(frameon=False, fontsize=9, loc="center right")
         axes.minorticks_off()
     return figure

@@ -43,11 +43,14 @@ def plan(plan: Plan) -> Figure:
 
 def _draw_memory(axes: Axes, plan: Plan) -> None:
     sizes = [plan.bytes, plan.dense_bytes]
-    bars = axes.barh([0, 1], [max(size, 1) for size in sizes], color=[palette.WEIGHT, "#b0b7c0"])
-    axes.bar_label(bars, [readable(size) for size in sizes], padding=4, fontsize=9)
+    axes.barh([0, 1], sizes, color=[palette.WEIGHT, "#b0b7c0"])  # nothing for 0 bytes
+    left = min(sizes) / 3 + 0.1
+    for place, size in enumerate(sizes):
+        axes.annotate(readable(size), (max(size, left), place), (4, 0), va="center", fontsize=9,
+                      textcoords="offset points")  # fmt: skip
     axes.set_yticks([0, 1], [plan.operator, "all scores at once"])
     axes.set_xscale("log")
-    axes.set_xlim(min(sizes) / 3 + 0.1, max(sizes) * 8 + 10)
+    axes.set_xlim(left, max(sizes) * 8 + 10)
     axes.set_xlabel(
         f"bytes beside the arguments and the answer; work {readable_flops(plan.flops)}", fontsize=9
     )
