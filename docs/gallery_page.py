@@ -33,5 +33,6 @@ def _card(shown: Shown) -> str:
 
 
 def setup(app: Any) -> dict[str, bool]:
+    (_MADE / "page").mkdir(parents=True, exist_ok=True)  # Sphinx looks for it before it is written
     app.connect("builder-inited", _build)
     return {"parallel_read_safe": True}
