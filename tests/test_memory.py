@@ -63,11 +63,15 @@ def test_masks_do_not_make_it_dense(mask: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "similarity",
-    ["laplacian", "triangular", "equal", lambda query, key: query @ key.mT],
-    ids=["laplacian", "triangular", "equal", "callable"],
+    ("similarity", "batch"),
+    [
+        ("laplacian", ()),
+        (lambda query, key: query @ key.mT, ()),
+        ("triangular", (2, 4)),
+        ("equal", (2, 4)),
+    ],
+    ids=["laplacian", "callable", "triangular of a batch", "equal of a batch"],
 )
-@pytest.mark.parametrize("batch", [(), (2, 4)], ids=["one", "batch"])
 def test_streamed_is_linear_forwards_and_backwards(similarity: Any, batch: tuple[int, ...]) -> None:
     n = 8192 if not batch else 2048  # large enough for a dense computation to show
     query, key, value = (torch.randn(*batch, n, 2, requires_grad=True) for _ in range(3))
@@ -77,7 +81,9 @@ def test_streamed_is_linear_forwards_and_backwards(similarity: Any, batch: tuple
         torch.autograd.grad(answer.sum(), (query, key, value))
 
     # What other tests left on the heap can only add to a peak, so the least counts.
-    tiles = min(_extra(lambda: run("streamed")) for _ in range(2))
+    tiles = _extra(lambda: run("streamed"))
+    if tiles >= 120:
+        tiles = min(tiles, _extra(lambda: run("streamed")))
     assert tiles < 120  # up to 84 has been seen: some twenty tensors of a tile of 4 MB
     assert _extra(lambda: run("dense")) > 2 * tiles
 

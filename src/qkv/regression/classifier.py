@@ -82,7 +82,8 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
         if self._is_lazy:
             names: npt.NDArray[Any] = self._answer_lazy(X, policy, partial(_class, self.classes_))
             return names
-        return _class(self.classes_, self._answer(self._keys(X), policy))
+        answer = self._answer(self._keys(X), policy)  # which says so where nothing was fitted
+        return _class(self.classes_, answer)
 
 
 def _class(classes: npt.NDArray[Any], answer: Array) -> npt.NDArray[Any]:

@@ -27,7 +27,7 @@ class Positive(nn.Module):
         if isinstance(value, float | int) and not learnable:  # also inside of what is compiled
             self.fixed = _checked(name, float(value))
             return
-        if isinstance(value, list | tuple) and value and not learnable:
+        if isinstance(value, list | tuple) and _are_numbers(value) and not learnable:
             self.fixed = [_checked(name, float(number)) for number in value]
             self.size = len(value)
             return
@@ -72,3 +72,7 @@ def _checked(name: str, number: float) -> float:
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(f"{name} must be positive and finite; got {number}")
     return number
+
+
+def _are_numbers(values: Sequence[object]) -> bool:
+    return len(values) > 0 and all(isinstance(value, float | int) for value in values)
