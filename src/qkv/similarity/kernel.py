@@ -254,7 +254,11 @@ class Tricube(CompactKernel):
 class OfDistance(Kernel):
     """K(u) = function(u), for any function of the distance in bandwidths that is never negative.
 
-    >>> qkv.similarity.OfDistance(lambda u: 1 / (1 + u**2), bandwidth=0.5)  # Cauchy's kernel
+    >>> import qkv
+    >>> import numpy as np
+    >>> cauchy = qkv.similarity.OfDistance(lambda u: 1 / (1 + u**2), bandwidth=0.5)
+    >>> qkv.weights(np.array([[0.0]]), np.array([[0.0], [0.5]]), similarity=cauchy).round(3)
+    array([[0.667, 0.333]])
     """
 
     may_vanish = True
