@@ -108,7 +108,7 @@ def formulas(draw: st.DrawFn) -> Callable[[Tensor, float, Tensor], Formula]:
     return make
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(formulas(), st.sampled_from([1, 3, 18]), st.sampled_from([2, 9]))
 def test_random_formulas(make: Callable[..., Formula], d: int, n: int) -> None:
     """Values, totals, and gradients of tokens, of a vector and of a number for each head."""

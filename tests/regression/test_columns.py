@@ -184,7 +184,7 @@ def test_categories_agree_with_statsmodels(degree) -> None:
 
 
 def test_the_order_of_categories_is_searched_for_and_helps() -> None:
-    table, y, order = _mixed(151)
+    table, y, order = _mixed(83)
     table["size"] = pd.Categorical(table["size"], order, ordered=True)
     known = Regressor(categorical="auto").fit(table, y)
     assert [names.ordered for names in known.columns_.names] == [False, True]

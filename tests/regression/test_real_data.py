@@ -169,7 +169,7 @@ def test_an_infinite_candidate_does_not_spoil_the_search() -> None:
     for criterion in ("aicc", "gcv"):
         model = Regressor(bandwidth=criterion, degree=1).fit(x, y)  # no warning: it could decide
         assert model.loo_score() > 0.48
-    for seed in range(8):
+    for seed in range(3):
         random = np.random.default_rng(seed)
         x = random.uniform(0, 1, (40, 2))
         y = np.sin(5 * x[:, 0]) + 0.3 * random.standard_normal(40)
