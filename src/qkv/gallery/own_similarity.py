@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv import plot
+from qkv.gallery.durations import by_length
 from qkv.gallery.parts import Figure, Part, Result, Step, Table, code_of
 from qkv.plot import palette
 
@@ -68,7 +68,10 @@ def parts() -> Iterator[Part]:
         f"{SIZES[-1]:,} tokens, forwards and backwards: {rows[-1][3]} eager's speed; "
         f"first call {first:.1f} s"
     )
-    yield Figure(_draw(times), "Time by length, eager and compiled")
+    yield Figure(
+        by_length(SIZES, times, (palette.MUTED, palette.ANSWER)),
+        "Time by length, eager and compiled",
+    )
     yield Table(["tokens", "eager", "compiled", "faster", "block that eager builds"], rows,
                 f"The two differ by at most {apart:.0e} in float64")  # fmt: skip
     yield code_of(one_call)
@@ -90,20 +93,3 @@ def _timed(way: Callable[[Tensor], Tensor], x: Tensor, repeats: int = 3) -> floa
         way(x).sum().backward()
         found.append(time.perf_counter() - start)
     return min(found)
-
-
-def _draw(times: dict[str, list[float]]) -> Any:
-    figure = plot.canvas.new(5.2, 2.4)
-    axes = plot.canvas.tidy(figure.subplots())
-    for (name, found), colour in zip(times.items(), (palette.MUTED, palette.ANSWER), strict=True):
-        milliseconds = [1e3 * each for each in found]
-        axes.plot(SIZES, milliseconds, "o-", color=colour, ms=4, lw=1.8)
-        axes.annotate(name, (SIZES[-1], milliseconds[-1]), (-6, 8), textcoords="offset points",
-                      ha="right", color=colour, fontsize=10)  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
-    axes.minorticks_off()
-    axes.set_xlabel("tokens", fontsize=9)
-    axes.set_ylabel("milliseconds", fontsize=9)
-    return figure

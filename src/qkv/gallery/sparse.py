@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import qkv
-from qkv import plot
+from qkv.gallery.durations import by_length
 from qkv.gallery.parts import Figure, Part, Result, Step, Table, code_of
 from qkv.plot import palette
 
@@ -54,7 +54,10 @@ def parts() -> Iterator[Part]:
         f"{LENGTHS[-1]:,} tokens: a window of {SIDE} to either side takes {rows[-1][3]}, "
         f"all keys {rows[-1][2]}"
     )
-    yield Figure(_draw(times), "Time by length: all keys grow with its square, a window does not")
+    yield Figure(
+        by_length(LENGTHS, times, (palette.QUERY, palette.ANSWER)),
+        "Time by length: all keys grow with its square, a window does not",
+    )
     yield Table(["tokens", "pairs seen", "all keys", f"window, by {plan.operator}", "faster"], rows)
     yield code_of(one_call)
 
@@ -66,20 +69,3 @@ def _best(x: torch.Tensor, mask: Any) -> float:
         qkv.attend(x, x, x, mask=mask)
         found.append(time.perf_counter() - start)
     return min(found)
-
-
-def _draw(times: dict[str, list[float]]) -> Any:
-    figure = plot.canvas.new(5.2, 2.6)
-    axes = plot.canvas.tidy(figure.subplots())
-    for (name, found), colour in zip(times.items(), (palette.QUERY, palette.ANSWER), strict=True):
-        milliseconds = [1e3 * each for each in found]
-        axes.plot(LENGTHS, milliseconds, "o-", color=colour, ms=4, lw=1.8)
-        axes.annotate(name, (LENGTHS[-1], milliseconds[-1]), (-6, 8), textcoords="offset points",
-                      ha="right", color=colour, fontsize=10)  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
-    axes.minorticks_off()
-    axes.set_xlabel("tokens", fontsize=9)
-    axes.set_ylabel("milliseconds", fontsize=9)
-    return figure
