@@ -67,6 +67,10 @@ def test_layers_learn_as_on_one_process(team: Team, layout: str, similarity: obj
     team.run(2, cases.layer, layout, similarity)
 
 
+def test_layers_of_sharded_parameters_learn_as_on_one_process(team: Team) -> None:
+    team.run(2, cases.fully_sharded, "zigzag")
+
+
 @pytest.mark.parametrize("similarity", [None, qkv.Additive])
 def test_caches_are_shared_out(team: Team, similarity: object) -> None:
     team.run(4, cases.decoding, similarity)

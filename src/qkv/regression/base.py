@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from qkv.operators.sorted.ascending import ascending
 from qkv.regression import bandwidth as search
-from qkv.regression import batches, columns, empty, lazy, local, rows, storage
+from qkv.regression import batches, columns, empty, lazy, lazy_search, local, rows, storage
 from qkv.regression.examples import Array, Examples, Keys, Places, Width
 from qkv.regression.kernels import KernelLike, as_kernel
 from qkv.regression.nearest import Nearest
@@ -100,15 +100,21 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         if x.ndim != 2 or len(x) != len(y):
             raise ValueError(f"X must have shape (n, d) and y n rows; got {x.shape} and {y.shape}")
         self.n_features_in_ = x.shape[1]
-        self.bandwidth_ = search.checked(self.bandwidth, x.shape[1])
-        self.width_ = Width(self.bandwidth_, np.empty(0))
+        wanted, width = self.bandwidth, Width(np.empty(0), np.empty(0))
+        if not isinstance(wanted, str):  # refused before anything is computed
+            width = width._replace(bandwidth=search.checked(wanted, x.shape[1]))
         self.lazy_examples_ = lazy.LazyExamples(lazy.default_client(), x, y, classes)
+        if isinstance(wanted, str):
+            found = lazy_search.find(self.lazy_examples_, self.kernel_, wanted, self.verbose)
+            width, curve = found.width, found.curve
+            self.cv_curve_ = curve[np.lexsort(curve.T[::-1])]
+        self.width_, self.bandwidth_ = width, width.bandwidth
         return self
 
     def _answer_lazy(self, X: Any, policy: str, finish: Any) -> Any:  # noqa: N803
         """What the workers answer: an array for an array, a lazy one for a lazy one."""
         told = self.lazy_examples_
-        whole = partial(_finished, policy, told.mean, finish)
+        whole = partial(_finished, policy, told.mean, told.pivot, finish)
         if lazy.is_lazy(X):
             query = lazy.as_lazy_array(X, "X")
             return told.lazy_answer(query, self.kernel_, self.width_, whole)
@@ -251,5 +257,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         return found
 
 
-def _finished(policy: str, prior: Array, finish: Callable[[Array], Any], told: lazy.Told) -> Any:
-    return finish(lazy.filled(policy, prior, told))
+def _finished(
+    policy: str, prior: Array, pivot: Array, finish: Callable[[Array], Any], told: lazy.Told
+) -> Any:
+    return finish(lazy.filled(policy, prior, pivot, told))
