@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import qkv
 from qkv.operators.sorted import line as line_module
-from qkv.operators.sorted.line import KERNELS, Line
+from qkv.operators.sorted.sorted_keys import KERNELS, Line
 
 BANDWIDTHS = [1e-4, 0.02, 0.3, 40.0]
 

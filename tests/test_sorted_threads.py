@@ -14,8 +14,8 @@ import torch
 from qkv.jit import threads
 from qkv.operators.sorted import ascending as ascending_module
 from qkv.operators.sorted import line as line_module
-from qkv.operators.sorted.ascending import ascending
-from qkv.operators.sorted.line import Line
+from qkv.operators.sorted.bucket_sort import ascending
+from qkv.operators.sorted.sorted_keys import Line
 
 THREADS = (1, 2, 3, 4, 7)  # more than most machines that test have cores
 KERNELS = ("gaussian", "laplacian", "boxcar", "triangular", "tricube")  # every way to a sum

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qkv.jit.kernels import UnavailableError, warn_once
-from qkv.looking import is_for_onnx, sizes_are_known
 from qkv.memory import readable
 from qkv.operators import banded, dense, fused, lookup, sdpa, sorted, streamed, topk
 from qkv.operators.base import Offer, Operator, Result
 from qkv.problem import Problem
+from qkv.tracing import is_for_onnx, sizes_are_known
 
 #: Every operator; of two that take equally long the first is preferred.
 OPERATORS: dict[str, Operator] = {

@@ -11,15 +11,15 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv import plan
 from qkv.bias import BiasLike
-from qkv.looking import is_finite, may_look
 from qkv.mask import MaskLike
 from qkv.memory import budget, readable
+from qkv.nonfinite import quarantine
 from qkv.operators.base import Result
 from qkv.operators.dense import weigh
 from qkv.partial import Partial
 from qkv.problem import Array, Problem, as_tensors, pose, with_bias
-from qkv.quarantine import quarantine
 from qkv.similarity import SimilarityLike
+from qkv.tracing import is_finite, may_look
 
 ArrayT = TypeVar("ArrayT", Tensor, npt.NDArray[np.floating[Any]])
 

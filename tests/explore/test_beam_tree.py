@@ -9,8 +9,8 @@ import torch
 
 from qkv.explore.beam_tree import BeamTree
 from qkv.translate import Recurrent, Search, Translator
-from qkv.translate.search import search
-from qkv.translate.vocabulary import BEGIN, END, PAD
+from qkv.translate.data.vocabulary import BEGIN, END, PAD
+from qkv.translate.decoding.search import search
 
 SOURCE, TARGET = 17, 11
 

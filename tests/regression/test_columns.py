@@ -12,7 +12,7 @@ import pytest
 from sklearn.metrics.pairwise import nan_euclidean_distances
 
 import qkv
-from qkv.regression import NothingNear, pool, rows
+from qkv.regression import NothingNear, pool, weight_batches
 
 Regressor = qkv.NadarayaWatsonRegressor
 
@@ -150,7 +150,7 @@ def test_a_missing_category_tells_nothing() -> None:
     own[5] = 1 / 3
     expected = [(k * own) @ y / (k * own).sum(), k @ y / k.sum()]
     np.testing.assert_allclose(model.predict(asked), expected, rtol=1e-12)
-    ((_, weights, _),) = rows.weights(*model._gaze, model._keys(asked))
+    ((_, weights, _),) = weight_batches.weights(*model._gaze, model._keys(asked))
     np.testing.assert_allclose(weights @ y[model.rows_], expected, rtol=1e-12)
 
 

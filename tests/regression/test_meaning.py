@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.neighbors import RadiusNeighborsRegressor
 
 import qkv
-from qkv.regression import Nearest, NothingNear, Undecided, progress, rows, tree
+from qkv.regression import Nearest, NothingNear, Undecided, kd_tree, progress, weight_batches
 from qkv.regression.kernels import NAMES, as_kernel, at
 from qkv.regression.local import LeaveOneOut
 from qkv.regression.pool import pool
@@ -238,9 +238,9 @@ def test_the_tree_equals_the_rows(kernel: str, d: int) -> None:
     x, y = _sample(499, d)
     model = Regressor(kernel, 0.1).fit(x, y)
     query = np.random.default_rng(1).uniform(-0.2, 1.2, (41, d))
-    said = tree.pool(at(as_kernel(kernel), np.full(d, 0.1)), query, x, y)
+    said = kd_tree.pool(at(as_kernel(kernel), np.full(d, 0.1)), query, x, y)
     asked = model._keys(query)
-    ((_, weights, totals),) = rows.weights(*model._gaze, asked)
+    ((_, weights, totals),) = weight_batches.weights(*model._gaze, asked)
     np.testing.assert_allclose(said.answer, weights @ y, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(said.log_total, totals, rtol=1e-12)
 
@@ -248,11 +248,11 @@ def test_the_tree_equals_the_rows(kernel: str, d: int) -> None:
 def test_a_tree_serves_where_few_pairs_are_near() -> None:
     x, y = _sample(4099, 2)
     kernel = at(as_kernel("boxcar"), np.full(2, 0.01))
-    assert tree.near_pairs_are_few(kernel, x, x)
-    assert not tree.near_pairs_are_few(at(kernel, np.full(2, 2.0)), x, x)
+    assert kd_tree.near_pairs_are_few(kernel, x, x)
+    assert not kd_tree.near_pairs_are_few(at(kernel, np.full(2, 2.0)), x, x)
     model = Regressor("boxcar", 0.01).fit(x, y)
     said = pool(*model._gaze, model._keys(x[:1100]), y)
-    (_, weights, _), *_ = rows.weights(*model._gaze, model._keys(x[:5]))
+    (_, weights, _), *_ = weight_batches.weights(*model._gaze, model._keys(x[:5]))
     np.testing.assert_allclose(said.answer[:5], weights @ y, rtol=1e-12)
 
 

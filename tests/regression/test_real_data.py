@@ -15,10 +15,10 @@ import pytest
 import qkv
 from qkv.regression import Undecided
 from qkv.regression.criteria import CRITERIA, along
-from qkv.regression.examples import Keys
 from qkv.regression.kernels import NAMES
 from qkv.regression.local import LeaveOneOut
 from qkv.regression.moments import one_by_one
+from qkv.regression.training_data import Keys
 from qkv.staircase import staircase
 
 Regressor = qkv.NadarayaWatsonRegressor

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.translate.batches import Batching, Example, collate, encode, epoch
-from qkv.translate.text import Corpus, Pair, Refused
-from qkv.translate.vocabulary import BEGIN, END, PAD, Words
+from qkv.translate.data.batches import Batching, Example, collate, encode, epoch
+from qkv.translate.data.text import Corpus, Pair, Refused
+from qkv.translate.data.vocabulary import BEGIN, END, PAD, Words
 
 examples = st.lists(
     st.builds(

@@ -15,7 +15,7 @@ import torch
 from toy import begun
 
 from qkv.translate import Layers, Recurrent, Search, load
-from qkv.translate.checkpoint import Checkpoint
+from qkv.translate.training.checkpoint import Checkpoint
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_folder_in_use_is_not_written_over(tmp_path: Path) -> None:
 _SAVES_FOR_EVER = """
 import sys
 from pathlib import Path
-from qkv.translate.checkpoint import Checkpoint
+from qkv.translate.training.checkpoint import Checkpoint
 import torch
 checkpoint = Checkpoint.open(Path(sys.argv[1]))
 model = checkpoint.interpreter().model

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from qkv.translate import Recipe, Recurrent, Sources, Spelling, begin
-from qkv.translate.batches import Batching
-from qkv.translate.progress import Silent
-from qkv.translate.sources import held_out
-from qkv.translate.text import read_pairs, read_parallel
-from qkv.translate.vocabulary import END
+from qkv.translate.data.batches import Batching
+from qkv.translate.data.sources import held_out
+from qkv.translate.data.text import read_pairs, read_parallel
+from qkv.translate.data.vocabulary import END
+from qkv.translate.training.callbacks import Silent
 
 
 def corpus(name: str) -> Path:

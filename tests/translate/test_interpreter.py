@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from qkv.translate import Alignment, Interpreter, Recurrent, Search, Translator
-from qkv.translate.alignment import merged
-from qkv.translate.search import Hypothesis
-from qkv.translate.vocabulary import UNKNOWN, Subwords, Words
+from qkv.translate.data.vocabulary import UNKNOWN, Subwords, Words
+from qkv.translate.decoding.alignment import merged
+from qkv.translate.decoding.search import Hypothesis
 
 TEXT = ["the quick brown fox", "jumps over the lazy dog", "pack my box with five dozen jugs"]
 

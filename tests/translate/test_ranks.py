@@ -17,9 +17,9 @@ import pytest
 from toy import RECIPE, SIZES, SPELLING, write_pairs
 
 from qkv.translate import Recipe, begin, load, resume
-from qkv.translate.batches import Batching
-from qkv.translate.progress import Silent
-from qkv.translate.train import Epoch, Progress
+from qkv.translate.data.batches import Batching
+from qkv.translate.training.callbacks import Silent
+from qkv.translate.training.train import Epoch, Progress
 
 _BATCH = 200
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import qkv
 from qkv.translate import Recurrent, Translator
-from qkv.translate.batches import Batch, Example, collate
-from qkv.translate.dropout import Dropout
-from qkv.translate.vocabulary import END
+from qkv.translate.data.batches import Batch, Example, collate
+from qkv.translate.data.vocabulary import END
+from qkv.translate.models.dropout import Dropout
 
 SOURCE, TARGET, EMBEDDING, HIDDEN = 23, 19, 5, 7
 
@@ -70,7 +70,7 @@ def test_the_fused_way_has_the_gradients_of_the_plain_one() -> None:
 def test_reading_both_ways_equals_torch() -> None:
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-    from qkv.translate.unrolled import read_both_ways
+    from qkv.translate.models.manual_autograd import read_both_ways
 
     torch.manual_seed(0)
     encoder = nn.GRU(EMBEDDING, HIDDEN, bidirectional=True, batch_first=True).double()

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from qkv.translate import Recurrent, Search, Translator
-from qkv.translate.batches import padded
-from qkv.translate.search import search
-from qkv.translate.vocabulary import BEGIN, END, PAD
+from qkv.translate.data.batches import padded
+from qkv.translate.data.vocabulary import BEGIN, END, PAD
+from qkv.translate.decoding.search import search
 
 SOURCE, TARGET = 17, 11
 LENGTHS = [6, 3, 9, 2]

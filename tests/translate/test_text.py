@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qkv.translate.sources import Sources, held_out
-from qkv.translate.text import Corpus, Pair, Refused, normalized, read_pairs, read_parallel
+from qkv.translate.data.sources import Sources, held_out
+from qkv.translate.data.text import Corpus, Pair, Refused, normalized, read_pairs, read_parallel
 
 
 def write(path: Path, *lines: bytes) -> Path:

@@ -12,8 +12,8 @@ import torch
 from toy import RECIPE, SIZES, SPELLING, begun, write_pairs
 
 from qkv.translate import Interpreter, Recipe, Recurrent, Search, begin, load, resume
-from qkv.translate.progress import Silent
-from qkv.translate.train import Epoch, Interrupted, Progress
+from qkv.translate.training.callbacks import Silent
+from qkv.translate.training.train import Epoch, Interrupted, Progress
 
 
 class Stopper(Silent):

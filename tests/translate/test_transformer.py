@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from qkv.translate import Layers, Search, Transformer
-from qkv.translate.batches import Batch, Example, collate
-from qkv.translate.search import search
-from qkv.translate.vocabulary import END
+from qkv.translate.data.batches import Batch, Example, collate
+from qkv.translate.data.vocabulary import END
+from qkv.translate.decoding.search import search
 
 SOURCE, TARGET = 23, 19
 

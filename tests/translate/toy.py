@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 from qkv.translate import Recipe, Recurrent, Sources, Spelling, begin
-from qkv.translate.batches import Batching
-from qkv.translate.progress import Silent
-from qkv.translate.session import Session
+from qkv.translate.data.batches import Batching
+from qkv.translate.training.callbacks import Silent
+from qkv.translate.training.setup import Session
 
 SIZES = Recurrent(embedding=16, hidden=32, dropout=0.0)
 SPELLING = Spelling("characters", size=20, joint=True)

@@ -19,7 +19,7 @@ import torch
 
 import qkv
 from qkv.benchmarks import Figure
-from qkv.extras import need
+from qkv.optional_dependencies import need
 
 #: Rows of the table; 10⁸ take 1.6 GB of disk. QKV_BENCH_ROWS says another number.
 ROWS = int(os.environ.get("QKV_BENCH_ROWS", 10**8))

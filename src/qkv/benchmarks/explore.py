@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.benchmarks import Figure
-from qkv.extras import need
+from qkv.optional_dependencies import need
 
 _MAIN = "from qkv.cli import main; main()"
 CLIENTS, SECONDS, EVERY = 50, 60.0, 0.2

@@ -11,10 +11,10 @@ import torch
 
 from qkv.benchmarks import Figure
 from qkv.benchmarks.measure import peak_extra_bytes, seconds
-from qkv.extras import need
+from qkv.optional_dependencies import need
 from qkv.similarity import Triangular
 from qkv.table import soft_join
-from qkv.table.similarity import FUZZY_BANDWIDTH
+from qkv.table.similarity_spec import FUZZY_BANDWIDTH
 
 ASKED, NAMES, CUTOFF = 10**4, 10**5, 0.8
 TIMES = 10**6

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import qkv
 from qkv.benchmarks import Figure, join
 from qkv.benchmarks.measure import peak_extra_bytes, seconds
-from qkv.extras import need
+from qkv.optional_dependencies import need
 
 LARGE, MEDIUM, QUERIES, SAMPLED, GROUPS = 10**8, 10**7, 1000, 50, 50
 BANDWIDTH = 0.01  # of keys spread over 0 to 1

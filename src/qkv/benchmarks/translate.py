@@ -19,12 +19,12 @@ import torch
 
 from qkv.benchmarks import Figure
 from qkv.benchmarks.measure import seconds
-from qkv.extras import need
-from qkv.translate.batches import Batch, Batching, Example, collate, encode, epoch
-from qkv.translate.recurrent import Recurrent, Translator
-from qkv.translate.search import Search, search
-from qkv.translate.text import Corpus, Pair, Refused, read_parallel
-from qkv.translate.vocabulary import END, PAD, UNKNOWN, Words
+from qkv.optional_dependencies import need
+from qkv.translate.data.batches import Batch, Batching, Example, collate, encode, epoch
+from qkv.translate.data.text import Corpus, Pair, Refused, read_parallel
+from qkv.translate.data.vocabulary import END, PAD, UNKNOWN, Words
+from qkv.translate.decoding.search import Search, search
+from qkv.translate.models.recurrent import Recurrent, Translator
 
 SIZE, WORDS, BATCH, DROPOUT, SMOOTHING, CLIP = 256, 8000, 64, 0.2, 0.1, 1.0
 BEAM, STEPS = 5, 20

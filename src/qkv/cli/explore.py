@@ -30,7 +30,7 @@ def explore(
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
     """Play with attention on a page: pooling, similarities, sentences, tables, translation."""
-    from qkv.extras import need
+    from qkv.optional_dependencies import need
 
     for package in ("starlette", "uvicorn"):
         need(package, "explore")

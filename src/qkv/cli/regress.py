@@ -77,7 +77,7 @@ def regress(
         source = _spread(model, table)
     _answer(console, model, source, (x, y), level, out)
     if plot is not None:
-        from qkv.plot import save
+        from qkv.visualization.plot import save
 
         save(model.plot(level), plot)
         console.print(f"figure: {plot}", style="dim", markup=False, highlight=False)
@@ -225,8 +225,8 @@ def _written(entry: Any) -> str:
 
 def _writer(stack: contextlib.ExitStack, out: Path) -> Any:
     """A function that writes batches to a file, which is there once all are written."""
-    from qkv.disk import replacing
-    from qkv.extras import need
+    from qkv.atomic_write import replacing
+    from qkv.optional_dependencies import need
 
     kind = out.suffix.lower()
     if kind not in (".csv", ".parquet"):

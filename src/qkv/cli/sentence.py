@@ -47,7 +47,7 @@ def sentence(
     _check(similarity, temperature, model, layer, head, {"rollout": rollout, "pieces": pieces})
     check_suffix(plot, "--plot", ".svg", ".pdf", ".png")
     check_suffix(html, "--html", ".html", ".htm")
-    from qkv import terminal
+    from qkv.visualization import terminal
 
     if model is None:
         looking = _by_vectors(text, similarity, temperature)

@@ -12,7 +12,7 @@ from qkv.cli.app import app
 from qkv.cli.names import check_file, check_suffix
 
 if TYPE_CHECKING:
-    from qkv.viewer import View
+    from qkv.visualization.viewer import View
 
 
 @app.command(short_help="Write a page of every layer and head of a model.")
@@ -53,7 +53,7 @@ def _of_folder(text: str, folder: str) -> View:
     import torch
 
     import qkv
-    from qkv.extras import need
+    from qkv.optional_dependencies import need
 
     transformers = need("transformers", "transformers")
     transformers.utils.logging.disable_progress_bar()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from qkv.cluster.errors import ClusterError
-from qkv.extras import need
+from qkv.optional_dependencies import need
 
 Part = TypeVar("Part")
 Found = TypeVar("Found")

@@ -13,9 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from qkv.translate import Sources, begin, dates
-from qkv.translate.session import DATES
-from qkv.translate.train import Epoch, Progress
+from qkv.translate import Sources, begin
+from qkv.translate.data import dates
+from qkv.translate.training.setup import DATES
+from qkv.translate.training.train import Epoch, Progress
 
 #: Steps between two lines.
 EVERY = 5

@@ -11,12 +11,12 @@ import random
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from qkv import plot
 from qkv.gallery.parts import Code, Figure, Part, Result, Step, Table
 from qkv.gallery.training import trained
-from qkv.plot import palette
 from qkv.translate import Interpreter, Recipe, Recurrent, Search, Spelling
-from qkv.translate.batches import Batching
+from qkv.translate.data.batches import Batching
+from qkv.visualization import plot
+from qkv.visualization.plot import palette
 
 SOURCE = "The Bahdanau Attention Mechanism; Eq. 13"
 LETTERS, LONGEST, PAIRS, EPOCHS = "abcdefgh", 20, 3500, 5

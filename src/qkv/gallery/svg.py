@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import re
 
-from qkv.extras import need
 from qkv.gallery.parts import Figure
-from qkv.plot import palette
+from qkv.optional_dependencies import need
+from qkv.visualization.plot import palette
 
 #: The colours of figures, and the page's variables that take their place.
 _VARIABLES = {

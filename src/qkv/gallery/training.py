@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from qkv.translate import Interpreter, Recipe, Recurrent, Spelling, begin
-from qkv.translate.sources import Sources
-from qkv.translate.train import Epoch, Progress
+from qkv.translate.data.sources import Sources
+from qkv.translate.training.train import Epoch, Progress
 
 
 @dataclass

@@ -23,8 +23,8 @@ from qkv.integrations.lazy_mask import LazyMask, make_mask
 from qkv.mask import Allowed, Bias, Causal, Mask, MaskLike, as_mask
 from qkv.nn.grouped import heads_of, may_share, rows_of
 from qkv.nn.torch_masks import both
-from qkv.nn.weighed import attend_weighed
 from qkv.similarity import ScaledDot, Similarity, SimilarityLike, as_similarity
+from qkv.with_weights import attend_weighed
 
 #: The names that were registered here.
 _NAMES: set[str] = set()

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.extras import need
 from qkv.jit import cache as store
 from qkv.jit import threads
 from qkv.jit.arguments import HEADER, ROOM, STATUS, Operand, address_of, block, pack, type_of
 from qkv.jit.function import IN_ORDER, RELAXED, Compiled
 from qkv.jit.scratch import Scratch, give_back, lay_out, take
 from qkv.jit.signature import Leaf, Signature, signature
+from qkv.optional_dependencies import need
 
 REALS = ("float32", "float64")
 

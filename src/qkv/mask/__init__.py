@@ -19,9 +19,9 @@ from qkv.mask.base import MaskLike as MaskLike
 from qkv.mask.base import Parts as Parts
 from qkv.mask.base import Runs as Runs
 from qkv.mask.base import Tile as Tile
-from qkv.mask.combined import And as And
-from qkv.mask.combined import Or as Or
-from qkv.mask.combined import as_mask as as_mask
+from qkv.mask.boolean_ops import And as And
+from qkv.mask.boolean_ops import Or as Or
+from qkv.mask.boolean_ops import as_mask as as_mask
 from qkv.mask.documents import Documents as Documents
 from qkv.mask.function import Function as Function
 from qkv.mask.positions import Blocks as Blocks

@@ -181,22 +181,22 @@ class Mask:
         return None
 
     def __and__(self, other: MaskLike) -> Mask:
-        from qkv.mask.combined import And, as_mask
+        from qkv.mask.boolean_ops import And, as_mask
 
         return And(self, as_mask(other))
 
     def __rand__(self, other: MaskLike) -> Mask:
-        from qkv.mask.combined import And, as_mask
+        from qkv.mask.boolean_ops import And, as_mask
 
         return And(as_mask(other), self)
 
     def __or__(self, other: MaskLike) -> Mask:
-        from qkv.mask.combined import Or, as_mask
+        from qkv.mask.boolean_ops import Or, as_mask
 
         return Or(self, as_mask(other))
 
     def __ror__(self, other: MaskLike) -> Mask:
-        from qkv.mask.combined import Or, as_mask
+        from qkv.mask.boolean_ops import Or, as_mask
 
         return Or(as_mask(other), self)
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.looking import may_look
 from qkv.mask.base import Mask, Runs, Tile
+from qkv.tracing import may_look
 
 
 class Documents(Mask):

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.looking import is_eager, may_look
 from qkv.mask.base import Hidden, Mask, Parts, Runs, Tile
+from qkv.tracing import is_eager, may_look
 
 #: Lengths are read while they are few.
 MOST_READ = 256

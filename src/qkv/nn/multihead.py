@@ -19,8 +19,8 @@ from qkv.nn.grouped import heads_of, may_share, rows_of
 from qkv.nn.heads import HeadSimilarity, PerHead, ask, for_heads, reset_parameters
 from qkv.nn.positions import Rotary
 from qkv.nn.torch_masks import beside, both, from_torch
-from qkv.nn.weighed import attend_weighed
 from qkv.similarity import Similarity
+from qkv.with_weights import attend_weighed
 
 
 class MultiheadAttention(nn.Module):

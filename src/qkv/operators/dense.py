@@ -5,13 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import is_finite, sizes_are_known
 from qkv.memory import budget, readable
 from qkv.normalize import Weights, normalize, softmax
 from qkv.operators import plain
 from qkv.operators.base import Cost, Offer, Result
 from qkv.problem import Problem
 from qkv.similarity.base import widen
+from qkv.tracing import is_finite, sizes_are_known
 
 #: Preferred up to so much at once, whatever the budget.
 MOST_BYTES = 64 * 2**20

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import sizes_are_known
 from qkv.mask import Mask
 from qkv.memory import TILE_BYTES, readable
 from qkv.normalize import normalize
@@ -16,6 +15,7 @@ from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity.base import widen
+from qkv.tracing import sizes_are_known
 
 
 def refusal(problem: Problem) -> str | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.recording.call import Call, Calls, Missed, Pick, WeighedCall
-from qkv.recording.catch import Asked, Catch
+from qkv.recording.interceptor import Asked, Catch
 from qkv.similarity import Dot
 
 #: Layers by number, or by a pattern of their names, as in ``"encoder.*.self_attn"``.

@@ -23,12 +23,12 @@ from qkv.bandwidth import (
     search,
     span,
 )
+from qkv.regression.adaptive_bandwidth import Nearest
 from qkv.regression.criteria import CRITERIA, along
-from qkv.regression.examples import Array, Examples, Width
 from qkv.regression.kernels import spread
 from qkv.regression.local import LeaveOneOut
-from qkv.regression.nearest import Nearest
 from qkv.regression.progress import Progress
+from qkv.regression.training_data import Array, Examples, Width
 from qkv.similarity import Boxcar, CompactKernel, Kernel
 from qkv.staircase import MOST_KEYS, lowest, staircase
 

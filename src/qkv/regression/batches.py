@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.extras import need
+from qkv.optional_dependencies import need
 
 ROWS = 2**16
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qkv.regression.examples import Array, Examples
 from qkv.regression.local import Others
+from qkv.regression.training_data import Array, Examples
 from qkv.staircase import Staircase
 
 

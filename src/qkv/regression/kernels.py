@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.regression.examples import Array
+from qkv.regression.training_data import Array
 from qkv.similarity import NAMED, Kernel, OfDistance, Similarity
-from qkv.similarity.positive import Positive
+from qkv.similarity.positive_parameter import Positive
 
 KernelLike: TypeAlias = str | Kernel | Callable[[Tensor], Tensor]
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qkv.regression.examples import Array, Examples, Keys, Places, Width
 from qkv.regression.moments import Frame, Moments, one_by_one
 from qkv.regression.pool import Everyone, pool
+from qkv.regression.training_data import Array, Examples, Keys, Places, Width
 from qkv.similarity import Kernel
 
 _FLAT = 1e-9  # a spread of keys, relative to the bandwidth squared, that gives no slope

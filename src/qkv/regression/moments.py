@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from qkv.jit.kernels import UnavailableError, warn_once
-from qkv.operators.sorted.line import Line, Said
 from qkv.operators.sorted.polynomial import COEFFICIENTS
-from qkv.regression import rows, windows
-from qkv.regression.examples import Array, Examples, Keys, Places, Width
+from qkv.operators.sorted.sorted_keys import Line, Said
+from qkv.regression import weight_batches, windows
 from qkv.regression.kernels import at
+from qkv.regression.training_data import Array, Examples, Keys, Places, Width
 from qkv.similarity import CompactKernel, Kernel
 from qkv.similarity.base import SortedForm
 
@@ -123,7 +123,7 @@ def _by_rows(
 ) -> Moments:
     key, target = examples.keys.number, examples.target
     parts = []
-    for batch, weights, log_total in rows.weights(
+    for batch, weights, log_total in weight_batches.weights(
         examples, kernel, width, query, own, leave_out=own is not None
     ):
         step = (key[None] - query.number[batch, None]) / width.bandwidth  # (rows, m, d)

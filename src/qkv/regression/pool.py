@@ -11,14 +11,14 @@ import numpy.typing as npt
 import torch
 
 from qkv.jit.kernels import UnavailableError, warn_once
-from qkv.operators.sorted.line import Line, Said
+from qkv.operators.sorted.sorted_keys import Line, Said
 from qkv.partial import Partial
 from qkv.pooling import attend_partial
-from qkv.regression import rows, tree
+from qkv.regression import kd_tree, weight_batches
+from qkv.regression.adaptive_bandwidth import Adaptive, with_widths
 from qkv.regression.categories import log_factor, log_own
-from qkv.regression.examples import Array, Codes, Examples, Keys, Places, Width
 from qkv.regression.kernels import at, height
-from qkv.regression.nearest import Adaptive, with_widths
+from qkv.regression.training_data import Array, Codes, Examples, Keys, Places, Width
 from qkv.similarity import Kernel
 from qkv.similarity.base import SortedForm
 
@@ -121,7 +121,7 @@ def _merged(
 def _by_rows(examples: Examples, kernel: Kernel, width: Width, query: Keys, columns: Array) -> Said:
     """Where almost every row misses something else: by the weights themselves."""
     answer, log_total = np.empty((len(query), columns.shape[1])), np.empty(len(query))
-    for batch, weights, totals in rows.weights(examples, kernel, width, query):
+    for batch, weights, totals in weight_batches.weights(examples, kernel, width, query):
         answer[batch], log_total[batch] = weights @ columns, totals
     return Said(answer, log_total)
 
@@ -154,8 +154,8 @@ def _partial(similarity: Kernel, tokens: torch.Tensor, key: Array, value: Array)
         n = len(tokens)
         mean = torch.from_numpy(value.mean(axis=0)).expand(n, -1)
         return Partial(mean, torch.full((n,), math.log(len(key)), dtype=torch.float64))
-    if tree.near_pairs_are_few(similarity, tokens.numpy(), key):
-        said = tree.pool(similarity, tokens.numpy(), key, value)
+    if kd_tree.near_pairs_are_few(similarity, tokens.numpy(), key):
+        said = kd_tree.pool(similarity, tokens.numpy(), key, value)
         return Partial(torch.from_numpy(said.answer), torch.from_numpy(said.log_total))
     with torch.no_grad():
         return attend_partial(
@@ -216,7 +216,7 @@ class Everyone:
         answer = (everyone.answer - share[:, None] * columns) / safe
         log_total = everyone.log_total + np.log(safe[:, 0])
         places = np.flatnonzero(alone)
-        for batch, weights, totals in rows.weights(
+        for batch, weights, totals in weight_batches.weights(
             examples, kernel, width, keys.take(places), own=places, leave_out=True
         ):
             answer[places[batch]], log_total[places[batch]] = weights @ columns, totals

@@ -12,12 +12,12 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
 
 from qkv.bandwidth import Undecided
-from qkv.extras import need
-from qkv.regression import batches, lazy, local, rows, uncertainty
+from qkv.optional_dependencies import need
+from qkv.regression import batches, distributed, local, uncertainty, weight_batches
 from qkv.regression.base import NadarayaWatson
 from qkv.regression.criteria import residuals
-from qkv.regression.examples import Array, Keys
 from qkv.regression.kernels import KernelLike
+from qkv.regression.training_data import Array, Keys
 
 
 class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[misc]
@@ -92,7 +92,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Keep the rows of X (n, d) with their targets y (n,) or (n, k); search the bandwidth."""
-        if lazy.is_lazy(X):
+        if distributed.is_lazy(X):
             self._one_output = getattr(y, "ndim", 1) == 1
             return self._see_lazy(X, y, sample_weight)
         target = _targets(self, y)
@@ -148,7 +148,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
                 f"{self.n_features_in_} columns and {self.examples_.target.shape[1]} outputs"
             )
         need("matplotlib", "plot")
-        from qkv.plot import band
+        from qkv.visualization.plot import band
 
         key = self.examples_.keys.number[:, 0]
         curve = Keys(np.linspace(key.min(), key.max(), points)[:, None],
@@ -198,7 +198,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         query = self._keys(X)
         target = self.examples_.target
         found, totals = np.empty((len(query), wanted.size, target.shape[1])), np.empty(len(query))
-        for batch, weights, totals[batch] in rows.weights(*self._gaze, query):
+        for batch, weights, totals[batch] in weight_batches.weights(*self._gaze, query):
             found[batch] = _quantiles(weights, target, wanted)
         copies = self.examples_.copies[None]
         alone = np.repeat(target[:, None], wanted.size, axis=1)

@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from qkv.disk import replacing
-from qkv.extras import need
+from qkv.atomic_write import replacing
+from qkv.optional_dependencies import need
+from qkv.regression.adaptive_bandwidth import Nearest
 from qkv.regression.columns import Columns, Names, Number
-from qkv.regression.examples import Examples, Keys, Width
 from qkv.regression.kernels import NAMES, as_kernel
-from qkv.regression.nearest import Nearest
+from qkv.regression.training_data import Examples, Keys, Width
 from qkv.similarity import NAMED
 
 FORMAT, VERSION = "qkv.regression", 1

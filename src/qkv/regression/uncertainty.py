@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qkv.operators.sorted.line import Said
+from qkv.operators.sorted.sorted_keys import Said
 from qkv.regression.criteria import residuals
-from qkv.regression.examples import Array, Examples, Keys, Width
 from qkv.regression.kernels import height
 from qkv.regression.local import LeaveOneOut
 from qkv.regression.pool import Everyone, pool
+from qkv.regression.training_data import Array, Examples, Keys, Width
 from qkv.similarity import Kernel
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from qkv.formula.forms import form as traced_form
 from qkv.formula.forms import was_traced
-from qkv.looking import is_eager
+from qkv.tracing import is_eager
 
 #: Types in which a sum over many keys would lose too much; they are computed in float32.
 HALF = (torch.float16, torch.bfloat16)

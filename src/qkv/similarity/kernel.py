@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from qkv.formula.forms import was_traced
-from qkv.looking import is_eager, may_look
 from qkv.similarity.base import (
     DotForm,
     FusedForm,
@@ -24,7 +23,8 @@ from qkv.similarity.base import (
     widen,
 )
 from qkv.similarity.distance import root, squared_distance
-from qkv.similarity.positive import Positive
+from qkv.similarity.positive_parameter import Positive
+from qkv.tracing import is_eager, may_look
 
 #: A squared distance written as a dot product loses eps · (spread / bandwidth)² of each score.
 #: Up to this spread (in squared bandwidths) that is no more than the direct formula loses.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qkv.extras import need
+from qkv.optional_dependencies import need
 
 need("pyarrow", "table")
 

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from qkv.cluster.jobs import worker_count
 from qkv.table import bandwidth as bandwidths
+from qkv.table.aggregation import Progress, Reading, read
 from qkv.table.block import Question
 from qkv.table.columns import entries
 from qkv.table.groups import check_groups
 from qkv.table.parts import Job, read_parts, sample_parts
 from qkv.table.plan import TablePlan
-from qkv.table.reading import Progress, Reading, read
 from qkv.table.row_weights import DecayLike, RowWeights
-from qkv.table.similarity import (
+from qkv.table.similarity_spec import (
     BandwidthLike,
     CutoffLike,
     SimilarityLike,

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from qkv.table.aggregation import Reading
 from qkv.table.answer import Answer
 from qkv.table.answers import ColumnAnswers, GroupAnswers
 from qkv.table.columns import Kind, kind_of
 from qkv.table.comparison import Comparison
 from qkv.table.partial import TablePartial
-from qkv.table.picture import Drawn, picture
 from qkv.table.plan import TablePlan
-from qkv.table.reading import Reading
+from qkv.table.plot_data import Drawn, picture
 from qkv.table.row_weights import RowWeights
 from qkv.table.sources import Scan
 from qkv.table.sums import Sums

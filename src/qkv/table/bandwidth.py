@@ -13,13 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from qkv.bandwidth import Score, affordable_grid, log_error, search, span
-from qkv.operators.sorted.line import KERNELS as SORTED
-from qkv.operators.sorted.line import Line, failure
+from qkv.operators.sorted.sorted_keys import KERNELS as SORTED
+from qkv.operators.sorted.sorted_keys import Line, failure
 from qkv.staircase import lowest, staircase
+from qkv.table.aggregation import complete
 from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
 from qkv.table.comparison import COMPACT, log_kernel
-from qkv.table.reading import complete
-from qkv.table.similarity import Wanted, compare
+from qkv.table.similarity_spec import Wanted, compare
 from qkv.table.sources import Request, Source
 from qkv.table.sources.base import Where
 

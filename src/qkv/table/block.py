@@ -14,8 +14,8 @@ from qkv.table.arrangement import Arrangement, Grouped, Sorted, bounds_of
 from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
 from qkv.table.comparison import Coded, Comparison, Distance
 from qkv.table.groups import Membership
-from qkv.table.leaders import best
 from qkv.table.partial import TablePartial
+from qkv.table.top_rows import best
 
 #: Queries from which on rows are sorted, so that each query meets only the rows near it.
 _WORTH_SORTING = 16

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qkv.extras import need
+from qkv.optional_dependencies import need
 from qkv.similarity import Kernel
 from qkv.table import kernels, tile_scores
 from qkv.table.columns import (
@@ -31,7 +31,7 @@ from qkv.table.columns import (
     vectors,
 )
 from qkv.table.where import Both, Compare, Condition, Either, OneOf
-from qkv.table.words import key_words, queries_in_ticks, query_words, unit_in_ticks
+from qkv.table.wide_keys import key_words, queries_in_ticks, query_words, unit_in_ticks
 
 #: Kernels of the distance in bandwidths, by name.
 KERNELS = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from qkv.table.aggregation import Progress
 from qkv.table.asking import Asker, Terms
 from qkv.table.assembling import Assembly
 from qkv.table.columns import Kind, entries, kind_of
@@ -18,13 +19,8 @@ from qkv.table.join import soft_join
 from qkv.table.join.on import OnLike
 from qkv.table.plan import TablePlan
 from qkv.table.queries import listed
-from qkv.table.reading import Progress
 from qkv.table.row_weights import DecayLike
-from qkv.table.similarity import (
-    BandwidthLike,
-    CutoffLike,
-    SimilarityLike,
-)
+from qkv.table.similarity_spec import BandwidthLike, CutoffLike, SimilarityLike
 from qkv.table.sources import Source, open_source
 from qkv.table.where import WhereLike, check_column
 

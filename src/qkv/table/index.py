@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from qkv.disk import replacing
+from qkv.atomic_write import replacing
+from qkv.table.aggregation import Progress, complete
 from qkv.table.boxes import BLOCK, Boxes, boxes_of, order_of
 from qkv.table.columns import Kind, kind_of
-from qkv.table.reading import Progress, complete
 from qkv.table.sources import Request, Scan, Source
 from qkv.table.sources.base import as_python, filtered
 

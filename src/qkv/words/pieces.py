@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv import summary
-from qkv.extras import need
+from qkv.optional_dependencies import need
 from qkv.recording import record
+from qkv.visualization import summary
 from qkv.words.pretrained import minilm, minilm_tokenizer
 from qkv.words.sentence import Looking, words_of
 

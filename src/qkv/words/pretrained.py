@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor, nn
 
-from qkv.extras import need
 from qkv.nn.encoder import AttentionOptions, Embedding, Encoder, EncoderLayer
 from qkv.nn.positions import Learned
-from qkv.words.installed import installed
+from qkv.optional_dependencies import need
+from qkv.words.verified_files import installed
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

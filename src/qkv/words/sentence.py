@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv import pooling, summary
+from qkv import pooling
 from qkv.recording import record
 from qkv.similarity import Similarity, SimilarityLike, as_similarity
+from qkv.visualization import summary
 from qkv.words.load import glove
 from qkv.words.pretrained import minilm, minilm_tokenizer
 from qkv.words.vectors import WordVectors

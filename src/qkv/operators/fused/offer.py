@@ -9,11 +9,10 @@ from torch import Tensor
 from qkv import cost
 from qkv.formula import PROGRAMS
 from qkv.formula.forms import was_traced
-from qkv.looking import in_forward_mode, in_transform
 from qkv.mask import Parts, Runs
 from qkv.memory import TILE_BYTES, readable
+from qkv.operators.aten_flash import four_axes
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.flash import four_axes
 from qkv.operators.fused import ops
 from qkv.operators.fused.inputs import ROWS
 from qkv.operators.fused.launch import Call
@@ -21,6 +20,7 @@ from qkv.operators.strides import by_residue, runs_of_heads
 from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity.base import FusedForm, may_be_fused, widen
+from qkv.tracing import in_forward_mode, in_transform
 
 
 def refusal(problem: Problem) -> str | None:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from qkv.jit.arguments import NAMES
-from qkv.looking import may_look, sizes_are_known
 from qkv.memory import TILE_BYTES
 from qkv.operators.fused import backward as backward_driver
 from qkv.operators.fused import execute, reference
@@ -18,6 +17,7 @@ from qkv.operators.fused.launch import BIAS, TENSORS, Call
 from qkv.operators.fused.registry import functions_of
 from qkv.operators.second_order import Gradients
 from qkv.operators.tiles import rows_at_once
+from qkv.tracing import may_look, sizes_are_known
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
 # key, value and answer. They are a quarter of its work.

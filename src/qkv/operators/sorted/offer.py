@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from qkv import cost
-from qkv.looking import may_look
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.sorted.line import Array, Line, failure
+from qkv.operators.sorted.sorted_keys import Array, Line, failure
 from qkv.problem import Problem
 from qkv.similarity.base import SortedForm
+from qkv.tracing import may_look
 
 
 def refusal(problem: Problem) -> str | None:

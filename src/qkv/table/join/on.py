@@ -12,7 +12,7 @@ from qkv.table.columns import Kind, kind_of, unit_of
 from qkv.table.comparison import COMPACT, KERNELS
 from qkv.table.join.kernels import NEAREST
 from qkv.table.join.keys import common_type, per_unit
-from qkv.table.similarity import FUZZY_BANDWIDTH, BandwidthLike, CutoffLike, wanted_for
+from qkv.table.similarity_spec import FUZZY_BANDWIDTH, BandwidthLike, CutoffLike, wanted_for
 from qkv.table.where import check_column
 
 #: Which columns, and how alike: {"name": "fuzzy", ("date", "day"): qkv.Gaussian(3)}.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from qkv.extras import need
+from qkv.optional_dependencies import need
 from qkv.table.sources.base import Part, Request, Scan, Source, numbered
 from qkv.table.sources.stream import MemoryTable, pandas_field, pandas_frame
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
-from qkv.extras import need
+from qkv.optional_dependencies import need
 from qkv.table.sources.base import Part, Request, Scan, Source, Where
 from qkv.table.sources.dialect import (
     SAMPLE_ROWS,

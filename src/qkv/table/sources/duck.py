@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from qkv.extras import need
+from qkv.optional_dependencies import need
 from qkv.table.sources.base import BATCH_ROWS, Request, Scan, Source, Where, filtered
 from qkv.table.sources.named import column_named
 from qkv.table.sources.sql import queries_of

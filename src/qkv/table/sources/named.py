@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qkv.extras import need
+from qkv.optional_dependencies import need
 
 
 def column_named(name: str) -> Any:

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qkv.extras import need
+from qkv.optional_dependencies import need
 from qkv.table.columns import plain
 from qkv.table.sources import base
 from qkv.table.sources.base import Part, Request, Scan, Source, Where, filtered, numbered

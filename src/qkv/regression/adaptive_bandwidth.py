@@ -1,0 +1,82 @@
+"""Adaptive widths: each query looks as far as its k nearest keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.spatial import KDTree
+from torch import Tensor
+
+from qkv.memory import TILE_BYTES
+from qkv.regression.training_data import Array, Examples, Places, Width
+from qkv.similarity import Kernel
+from qkv.similarity.distance import squared_distance
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """A bandwidth for each query: the distance to the first key beyond its `k` nearest.
+
+    Distances are measured in standard deviations of each column.
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.k, (int, np.integer)) and self.k >= 1):
+            raise ValueError(f"k must be a whole number of at least 1; got {self.k!r}")
+
+
+class Adaptive(Kernel):
+    """A kernel whose queries bring their own width, in an additional last column."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.may_vanish = kernel.may_vanish
+
+    def check(self, query: Tensor, key: Tensor) -> None:
+        self.kernel.check(query[..., :-1], key)
+
+    def _squared(self, query: Tensor, key: Tensor) -> Tensor:
+        unit = self.kernel.bandwidth(key)
+        return squared_distance(query[..., :-1], key, unit) / query[..., -1:].square()
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.kernel.profile(self._squared(query, key))
+
+    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.kernel.log_profile(self._squared(query, key))
+
+
+def widths(examples: Examples, width: Width, query: Array, own: Places | None = None) -> Array:
+    """How far each query must look, (n,), in units of `width.bandwidth`.
+
+    `own` (n,) says which key each query is itself: nobody is a neighbour of itself.
+    """
+    assert width.neighbors is not None
+    key, copies = examples.keys.number / width.bandwidth, examples.copies
+    # A row of several copies is as many neighbours.
+    itself = np.zeros(len(query)) if own is None else np.minimum(copies[own], 1.0)
+    wanted = width.neighbors + 1 + itself
+    asked = len(key) if copies.min() < 1 else min(width.neighbors + 2, len(key))
+    tree, found = KDTree(key), np.empty(len(query))
+    step = max(1, TILE_BYTES // (8 * asked))
+    for start in range(0, len(query), step):
+        rows = slice(start, start + step)
+        distance, place = tree.query(query[rows] / width.bandwidth, k=range(1, asked + 1))
+        reached = np.cumsum(copies[place], axis=1) >= wanted[rows, None] * (1 - 1e-12)
+        found[rows] = np.take_along_axis(distance, reached.argmax(axis=1)[:, None], axis=1)[:, 0]
+        # There is no key beyond all keys.
+        found[rows] = np.where(reached[:, -1], found[rows], distance[:, -1] * 1.001)
+    # Those at that very distance are beyond, whatever rounding does to it.
+    found *= 1 - 1e-9
+    # Duplicates all around: look at them alone.
+    smallest = np.finfo(np.float64).tiny ** 0.25
+    return np.maximum(found, smallest)
+
+
+def with_widths(examples: Examples, width: Width, query: Array, own: Places | None = None) -> Array:
+    """Queries as :class:`Adaptive` takes them."""
+    return np.column_stack([query, widths(examples, width, query, own)])

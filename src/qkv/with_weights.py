@@ -1,0 +1,69 @@
+"""The answer together with the weights it was made of."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from qkv.mask import MaskLike
+from qkv.nonfinite import quarantine
+from qkv.normalize import softmax
+from qkv.operators.dense import admit
+from qkv.problem import Problem, pose
+from qkv.similarity import Bilinear, Cosine, Dot, ScaledDot, SimilarityLike
+from qkv.similarity.base import widen
+from qkv.tracing import may_look
+
+#: Similarities whose scores are a matrix product, made for us and free to be written over.
+_PRODUCTS = (Dot, ScaledDot, Cosine, Bilinear)
+
+
+class Weighed(NamedTuple):
+    answer: Tensor  # (..., n, d_v)
+    weights: Tensor  # (..., n, m)
+
+
+def attend_weighed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    similarity: SimilarityLike = None,
+    mask: MaskLike | None = None,
+    dropout: float = 0.0,
+) -> Weighed:
+    """As :func:`qkv.attend`, by way of the weights, which are given out too.
+
+    With dropout they are the weights after it: those that made the answer.
+    """
+    if has_torch_function_variadic(query, key, value):
+        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
+        tensors = (query, key, value)
+        weighed: Weighed = handle_torch_function(attend_weighed, tensors, *tensors, **options)
+        return weighed
+    quarantined = quarantine(pose(query, key, value, similarity, mask, dropout))
+    problem = quarantined.problem
+    weights = _weights(problem)
+    if problem.dropout is not None:
+        weights = problem.dropout.apply(weights, 0)
+    weights = weights.expand(*problem.batch, problem.n, problem.m)
+    answer = (weights @ widen(problem.value)).to(value.dtype)
+    return Weighed(quarantined.mark(answer), quarantined.mark(weights.to(query.dtype)))
+
+
+def _weights(problem: Problem) -> Tensor:
+    query, key = problem.similarity.prepare(problem.query, problem.key)
+    log_scores = problem.similarity.log_score(query, key)
+    if (
+        isinstance(problem.similarity, _PRODUCTS)
+        and problem.mask is None
+        and problem.position_bias is None
+        and not problem.needs_grad
+        and may_look(query)
+    ):
+        # Written over the scores: a second block of this size costs more than filling it.
+        return torch.softmax(log_scores, dim=-1, out=log_scores)
+    return softmax(*admit(problem, log_scores, problem.bias))
