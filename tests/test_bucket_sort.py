@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.operators.sorted import ascending as module
+from qkv.operators.sorted import bucket_sort as module
 from qkv.operators.sorted.bucket_sort import ascending
 
 RANDOM = np.random.default_rng(0)

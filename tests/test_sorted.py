@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qkv
-from qkv.operators.sorted import line as line_module
+from qkv.operators.sorted import sorted_keys as line_module
 from qkv.operators.sorted.sorted_keys import KERNELS, Line
 
 BANDWIDTHS = [1e-4, 0.02, 0.3, 40.0]

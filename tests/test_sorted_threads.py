@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from qkv.jit import threads
-from qkv.operators.sorted import ascending as ascending_module
-from qkv.operators.sorted import line as line_module
+from qkv.operators.sorted import bucket_sort as ascending_module
+from qkv.operators.sorted import sorted_keys as line_module
 from qkv.operators.sorted.bucket_sort import ascending
 from qkv.operators.sorted.sorted_keys import Line
 
