@@ -16,7 +16,7 @@ from torch import Tensor
 from qkv.mask import Runs
 from qkv.memory import TILE_BYTES
 from qkv.problem import Problem
-from qkv.tracing import is_finite, may_look, sizes_are_known
+from qkv.tracing import can_read_values, is_finite, sizes_are_known
 
 
 class Quarantined(NamedTuple):
@@ -36,7 +36,7 @@ def quarantine(problem: Problem) -> Quarantined:
     if mask is None:
         return Quarantined(problem, None)
     key, value = problem.key, problem.value
-    looking = may_look(key, value)
+    looking = can_read_values(key, value)
     if looking and is_finite(key, value):
         return Quarantined(problem, None)
     visible = mask.visible_keys(problem.tile(0, problem.n))  # (..., 1, m)
@@ -55,7 +55,7 @@ def quarantine(problem: Problem) -> Quarantined:
 def _may_reach(problem: Problem, bad: Tensor) -> Tensor:
     """Whether each query may attend to a bad key, (…, n), a tile of queries at a time."""
     assert problem.mask is not None
-    runs = problem.mask.runs(problem.tile(0, problem.n))
+    runs = problem.mask.as_runs(problem.tile(0, problem.n))
     if runs is not None and runs.stride == 1:
         return _within_runs(bad, runs)
     if not sizes_are_known(problem.n, bad.numel()):  # all at once, as operators do there

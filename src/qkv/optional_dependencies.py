@@ -24,7 +24,7 @@ EXTRAS = {
 }
 
 
-def need(module: str, extra: str) -> Any:
+def require(module: str, extra: str) -> Any:
     """The module, or an error that says how to install it and all else that its extra lacks."""
     try:
         return importlib.import_module(module)

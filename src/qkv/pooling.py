@@ -17,9 +17,9 @@ from qkv.nonfinite import quarantine
 from qkv.operators.base import Result
 from qkv.operators.dense import weigh
 from qkv.partial import Partial
-from qkv.problem import Array, Problem, as_tensors, pose, with_bias
+from qkv.problem import Array, Problem, as_tensors, validate, with_bias
 from qkv.similarity import SimilarityLike
-from qkv.tracing import is_finite, may_look
+from qkv.tracing import can_read_values, is_finite
 
 ArrayT = TypeVar("ArrayT", Tensor, npt.NDArray[np.floating[Any]])
 
@@ -90,7 +90,7 @@ def attend(
             asked, (q, k, v), q, k, v, **options, operator=operator
         )
     else:
-        answer, _ = _answer(pose(q, k, v, similarity, mask, dropout), operator)
+        answer, _ = _answer(validate(q, k, v, similarity, mask, dropout), operator)
     return answer.detach().numpy() if numpy else answer  # type: ignore[return-value]
 
 
@@ -99,7 +99,7 @@ def _answer(problem: Problem, operator: str | None) -> Result:
     problem = problem.simplified()
     if problem.mask is None:
         return plan.answer(problem, operator)
-    if not problem.needs_grad and may_look(problem.query):
+    if not problem.needs_grad and can_read_values(problem.query):
         # NaN that leaked would show in an answer, and answers are fewer than keys.
         result = plan.answer(problem, operator)
         if not result[0].requires_grad and is_finite(result[0]):
@@ -126,7 +126,7 @@ def attend_partial(
     the keys given here, not those of the whole; ``bias=lambda i, j: alibi(i + ahead, j)`` moves on.
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
-    problem = pose(q, k, v, similarity, with_bias(mask, bias), wants_total=True)
+    problem = validate(q, k, v, similarity, with_bias(mask, bias), wants_total=True)
     return answer_partial(problem, operator)
 
 
@@ -157,7 +157,7 @@ def weights(
     array([[0.25, 0.25, 0.25, 0.25]])
     """
     (q, k), numpy = as_tensors(query=query, key=key)
-    quarantined = quarantine(pose(q, k, k, similarity, with_bias(mask, bias)))
+    quarantined = quarantine(validate(q, k, k, similarity, with_bias(mask, bias)))
     problem = quarantined.problem
     start, stop, step = (rows or slice(None)).indices(problem.n)
     if step != 1:
@@ -202,5 +202,5 @@ def explain(
     topk
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
-    problem = pose(q, k, v, similarity, with_bias(mask, bias), dropout)
+    problem = validate(q, k, v, similarity, with_bias(mask, bias), dropout)
     return plan.explain(problem.simplified())

@@ -154,7 +154,7 @@ _CHECKED: dict[Hashable, Checked] = {}
 MOST_CHECKED = 1024
 
 
-def pose(
+def validate(
     query: Tensor,
     key: Tensor,
     value: Tensor,

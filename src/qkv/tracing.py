@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 
-def may_look(*tensors: Tensor) -> bool:
+def can_read_values(*tensors: Tensor) -> bool:
     """True where a decision may depend on the data.
 
     It may not while a graph is being traced (the graph must serve other data too), inside torch's

@@ -12,21 +12,21 @@ from qkv.mask import MaskLike
 from qkv.nonfinite import quarantine
 from qkv.normalize import softmax
 from qkv.operators.dense import admit
-from qkv.problem import Problem, pose
+from qkv.problem import Problem, validate
 from qkv.similarity import Bilinear, Cosine, Dot, ScaledDot, SimilarityLike
 from qkv.similarity.base import widen
-from qkv.tracing import may_look
+from qkv.tracing import can_read_values
 
 #: Similarities whose scores are a matrix product, made for us and free to be written over.
 _PRODUCTS = (Dot, ScaledDot, Cosine, Bilinear)
 
 
-class Weighed(NamedTuple):
+class AnswerAndWeights(NamedTuple):
     answer: Tensor  # (..., n, d_v)
     weights: Tensor  # (..., n, m)
 
 
-def attend_weighed(
+def attend_with_weights(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -34,7 +34,7 @@ def attend_weighed(
     similarity: SimilarityLike = None,
     mask: MaskLike | None = None,
     dropout: float = 0.0,
-) -> Weighed:
+) -> AnswerAndWeights:
     """As :func:`qkv.attend`, by way of the weights, which are given out too.
 
     With dropout they are the weights after it: those that made the answer.
@@ -42,16 +42,18 @@ def attend_weighed(
     if has_torch_function_variadic(query, key, value):
         options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
         tensors = (query, key, value)
-        weighed: Weighed = handle_torch_function(attend_weighed, tensors, *tensors, **options)
+        weighed: AnswerAndWeights = handle_torch_function(
+            attend_with_weights, tensors, *tensors, **options
+        )
         return weighed
-    quarantined = quarantine(pose(query, key, value, similarity, mask, dropout))
+    quarantined = quarantine(validate(query, key, value, similarity, mask, dropout))
     problem = quarantined.problem
     weights = _weights(problem)
     if problem.dropout is not None:
         weights = problem.dropout.apply(weights, 0)
     weights = weights.expand(*problem.batch, problem.n, problem.m)
     answer = (weights @ widen(problem.value)).to(value.dtype)
-    return Weighed(quarantined.mark(answer), quarantined.mark(weights.to(query.dtype)))
+    return AnswerAndWeights(quarantined.mark(answer), quarantined.mark(weights.to(query.dtype)))
 
 
 def _weights(problem: Problem) -> Tensor:
@@ -62,7 +64,7 @@ def _weights(problem: Problem) -> Tensor:
         and problem.mask is None
         and problem.position_bias is None
         and not problem.needs_grad
-        and may_look(query)
+        and can_read_values(query)
     ):
         # Written over the scores: a second block of this size costs more than filling it.
         return torch.softmax(log_scores, dim=-1, out=log_scores)

@@ -1,4 +1,4 @@
-"""Examples on the workers of a Dask cluster: the answers of one machine."""
+"""TrainingData on the workers of a Dask cluster: the answers of one machine."""
 
 from __future__ import annotations
 

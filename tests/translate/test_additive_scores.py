@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from qkv.translate import Recurrent, Translator
+from qkv.translate import RNNConfig, Translator
 from qkv.translate.models.additive_scores import additive_scores, can_compare
 
 
@@ -38,7 +38,7 @@ def test_nan_shows() -> None:
 
 def test_a_model_looks_alike_with_and_without_a_way_back() -> None:
     torch.manual_seed(2)
-    model = Translator(Recurrent(embedding=5, hidden=7), source=11, target=13).double().eval()
+    model = Translator(RNNConfig(embedding=5, hidden=7), source=11, target=13).double().eval()
     memory = model.encode(torch.randint(4, 11, (3, 6)), torch.tensor([6, 2, 5]))
     state = torch.randn(3, 4, 7, dtype=torch.float64)
     assert not can_compare(state)

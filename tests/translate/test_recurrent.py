@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import qkv
-from qkv.translate import Recurrent, Translator
+from qkv.translate import RNNConfig, Translator
 from qkv.translate.data.batches import Batch, Example, collate
 from qkv.translate.data.vocabulary import END
 from qkv.translate.models.dropout import Dropout
@@ -20,7 +20,7 @@ SOURCE, TARGET, EMBEDDING, HIDDEN = 23, 19, 5, 7
 def small(**options: object) -> Translator:
     torch.manual_seed(3)
     sizes = {"embedding": EMBEDDING, "hidden": HIDDEN, "features": 3, "dropout": 0.0, **options}
-    return Translator(Recurrent(**sizes), SOURCE, TARGET).double()  # type: ignore[arg-type]
+    return Translator(RNNConfig(**sizes), SOURCE, TARGET).double()  # type: ignore[arg-type]
 
 
 def batch(*lengths: tuple[int, int]) -> Batch:
@@ -182,7 +182,7 @@ def test_a_step_is_that_of_torchs_cell_and_a_layer_of_state_token_and_context(ce
 
 
 def test_any_callable_is_a_similarity() -> None:
-    sizes = Recurrent(embedding=EMBEDDING, hidden=HIDDEN, dropout=0.0)
+    sizes = RNNConfig(embedding=EMBEDDING, hidden=HIDDEN, dropout=0.0)
 
     def city_block(query: Tensor, key: Tensor) -> Tensor:
         return -(query[..., :, None, :7] - key[..., None, :, :7]).abs().sum(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qkv.translate import Layers, Search, Transformer
+from qkv.translate import Search, Transformer, TransformerConfig
 from qkv.translate.data.batches import Batch, Example, collate
 from qkv.translate.data.vocabulary import END
 from qkv.translate.decoding.search import search
@@ -15,7 +15,7 @@ SOURCE, TARGET = 23, 19
 
 def small(**options: object) -> Transformer:
     torch.manual_seed(3)
-    sizes = Layers(d_model=8, heads=2, d_ff=13, layers=2, dropout=0.0, **options)  # type: ignore[arg-type]
+    sizes = TransformerConfig(d_model=8, heads=2, d_ff=13, layers=2, dropout=0.0, **options)  # type: ignore[arg-type]
     return Transformer(sizes, SOURCE, TARGET).double()
 
 

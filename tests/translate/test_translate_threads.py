@@ -13,7 +13,7 @@ import torch
 from qkv.jit import threads
 from qkv.translate.decoding import top_tokens
 from qkv.translate.decoding.beam import Ended, Rows, Sentences, Step, Ways, advance
-from qkv.translate.decoding.top_tokens import Likely
+from qkv.translate.decoding.top_tokens import TopTokens
 from qkv.translate.models import additive_scores as scoring
 from qkv.translate.models import softmax_gradient
 from qkv.translate.models.additive_scores import additive_scores
@@ -52,10 +52,10 @@ def _turned(dtype: torch.dtype) -> list[np.ndarray]:
     return [np.array(loss), rows.numpy()]
 
 
-def _likely(dtype: torch.dtype) -> Likely:
+def _likely(dtype: torch.dtype) -> TopTokens:
     """Without the product before it, whose sums torch's own threads may take in another order."""
     shape, best = (BATCH, N, 2 * K), (2 * K + 2,)
-    found = Likely(np.empty(shape), np.empty(shape, np.int64), np.empty(shape[:-1]))
+    found = TopTokens(np.empty(shape), np.empty(shape, np.int64), np.empty(shape[:-1]))
     top_tokens._search(
         _numbers(BATCH * N, VOCABULARY, dtype=dtype), _numbers(VOCABULARY, dtype=dtype), *found,
         count=BATCH * N,

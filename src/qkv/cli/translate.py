@@ -73,12 +73,12 @@ def train(
     """Train a translator. Ctrl-C saves; --resume goes on as if nothing had happened."""
     from qkv.translate.data.batches import Batching
     from qkv.translate.data.sources import Sources
-    from qkv.translate.models.recurrent import Recurrent
-    from qkv.translate.models.transformer import Layers
+    from qkv.translate.models.recurrent import RNNConfig
+    from qkv.translate.models.transformer import TransformerConfig
     from qkv.translate.training import callbacks, setup
     from qkv.translate.training.checkpoint import Checkpoint
     from qkv.translate.training.ranks import joined
-    from qkv.translate.training.train import Interrupted, Recipe, Watcher
+    from qkv.translate.training.train import Callback, Interrupted, TrainingConfig
 
     console = Console()
     if resume or demo is not None:
@@ -92,23 +92,23 @@ def train(
         "demo": demo,
     }  # fmt: skip
     told: dict[str, Any] = {name: str(file) for name, file in files.items() if file is not None}
-    sizes: Recurrent | Layers
+    sizes: RNNConfig | TransformerConfig
     if resume:
-        recipe = Recipe.from_json(Checkpoint.open(out).config["recipe"])
+        recipe = TrainingConfig.from_json(Checkpoint.open(out).config["recipe"])
     elif demo is not None:
         sizes, spelling, recipe = setup.DATES
     else:
         if model == "recurrent":
-            sizes = Recurrent(
+            sizes = RNNConfig(
                 embedding, hidden, words["cell"], readout=words["readout"], tied=tied,
                 dropout=dropout, **alike,
             )  # fmt: skip
         elif model == "transformer":
-            sizes = Layers(hidden, d_ff=2 * hidden, tied=tied, dropout=dropout, **alike)
+            sizes = TransformerConfig(hidden, d_ff=2 * hidden, tied=tied, dropout=dropout, **alike)
         else:
             raise ValueError(f"model must be recurrent or transformer; got {model!r}")
-        spelling = setup.Spelling(words["level"], vocabulary, joint, max_length)
-        recipe = Recipe(
+        spelling = setup.TokenizerConfig(words["level"], vocabulary, joint, max_length)
+        recipe = TrainingConfig(
             epochs, minutes, learning_rate, warmup, smoothing, clip,
             batching=Batching(batch_tokens), watch=words["watch"], tokenize=tokenize,
             patience=patience, seed=seed,
@@ -116,9 +116,9 @@ def train(
     with joined() as ranks:
         console.quiet = not ranks.is_first  # one progress line, however many processes
         display = callbacks.Display(console, recipe)
-        watcher: Watcher = display
+        watcher: Callback = display
         if tensorboard is not None and ranks.is_first:
-            watcher = callbacks.Several(display, callbacks.TensorBoard(tensorboard))
+            watcher = callbacks.CallbackList(display, callbacks.TensorBoard(tensorboard))
         if resume:
             begun = setup.resume(out, watcher, ranks)
         else:

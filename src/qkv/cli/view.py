@@ -53,9 +53,9 @@ def _of_folder(text: str, folder: str) -> View:
     import torch
 
     import qkv
-    from qkv.optional_dependencies import need
+    from qkv.optional_dependencies import require
 
-    transformers = need("transformers", "transformers")
+    transformers = require("transformers", "transformers")
     transformers.utils.logging.disable_progress_bar()
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:

@@ -34,9 +34,9 @@ def weights(
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
     """Compare a few tokens of two numbers, as the explorer does: weights and their entropy."""
-    from qkv.optional_dependencies import need
+    from qkv.optional_dependencies import require
 
-    need("uvicorn", "explore")
+    require("uvicorn", "explore")
     from qkv.explore.fields import Fields
     from qkv.explore.rooms.similarity import NAMES, Question, weights_of
 

@@ -22,10 +22,12 @@ from qkv.mask.base import Tile as Tile
 from qkv.mask.boolean_ops import And as And
 from qkv.mask.boolean_ops import Or as Or
 from qkv.mask.boolean_ops import as_mask as as_mask
+from qkv.mask.boolean_ops import intersection as intersection
 from qkv.mask.documents import Documents as Documents
 from qkv.mask.function import Function as Function
 from qkv.mask.positions import Blocks as Blocks
 from qkv.mask.positions import Causal as Causal
+from qkv.mask.positions import CausalFromStart as CausalFromStart
 from qkv.mask.positions import Dilated as Dilated
 from qkv.mask.positions import Lengths as Lengths
 from qkv.mask.positions import Window as Window

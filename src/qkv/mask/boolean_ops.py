@@ -52,18 +52,22 @@ class And(_Pair):
     def allowed(self, tile: Tile) -> Tensor:
         return self.left.allowed(tile) & self.right.allowed(tile)
 
-    def within(self, universe: Tensor | None, tile: Tile, log_scores: Tensor) -> Tensor | None:
+    def allowed_by_score(
+        self, universe: Tensor | None, tile: Tile, log_scores: Tensor
+    ) -> Tensor | None:
         first, last = self.left, self.right
         if first.needs_scores:
             first, last = last, first
-        return last.within(first.within(universe, tile, log_scores), tile, log_scores)
+        return last.allowed_by_score(
+            first.allowed_by_score(universe, tile, log_scores), tile, log_scores
+        )
 
-    def runs(self, tile: Tile) -> Runs | None:
-        left, right = self.left.runs(tile), self.right.runs(tile)
+    def as_runs(self, tile: Tile) -> Runs | None:
+        left, right = self.left.as_runs(tile), self.right.as_runs(tile)
         return None if left is None or right is None else left.intersect(right)
 
-    def parts(self, tile: Tile) -> Parts | None:
-        left, right = self.left.parts(tile), self.right.parts(tile)
+    def as_parts(self, tile: Tile) -> Parts | None:
+        left, right = self.left.as_parts(tile), self.right.as_parts(tile)
         if left is None or right is None:
             return None
         runs = left.runs or right.runs
@@ -75,9 +79,9 @@ class And(_Pair):
             return Parts(runs, right.allowed if left.allowed is None else left.allowed)
         return Parts(runs, left.allowed & right.allowed)
 
-    def best_of(self) -> tuple[int, Mask | None] | None:
+    def as_topk(self) -> tuple[int, Mask | None] | None:
         for ranking, other in ((self.left, self.right), (self.right, self.left)):
-            found = ranking.best_of()
+            found = ranking.as_topk()
             if found is not None and not other.needs_scores:
                 k, rest = found
                 return k, other if rest is None else And(rest, other)
@@ -126,10 +130,21 @@ class Or(_Pair):
     def allowed(self, tile: Tile) -> Tensor:
         return self.left.allowed(tile) | self.right.allowed(tile)
 
-    def within(self, universe: Tensor | None, tile: Tile, log_scores: Tensor) -> Tensor | None:
-        left = self.left.within(universe, tile, log_scores)
-        right = self.right.within(universe, tile, log_scores)
+    def allowed_by_score(
+        self, universe: Tensor | None, tile: Tile, log_scores: Tensor
+    ) -> Tensor | None:
+        left = self.left.allowed_by_score(universe, tile, log_scores)
+        right = self.right.allowed_by_score(universe, tile, log_scores)
         return None if left is None or right is None else left | right
+
+
+def intersection(*masks: Mask | None) -> Mask | None:
+    """What all of the masks allow; None allows everything."""
+    whole: Mask | None = None
+    for mask in masks:
+        if mask is not None:
+            whole = mask if whole is None else And(whole, mask)
+    return whole
 
 
 def as_mask(mask: MaskLike) -> Mask:

@@ -22,7 +22,7 @@ class PerHead(nn.ModuleList):
     """A similarity for each head: head h of (batch, heads, n, d) is compared by similarity h."""
 
 
-def ask(
+def attend_per_head(
     question: Callable[..., Any],
     similarity: Similarity | PerHead,
     query: Tensor,
@@ -41,7 +41,9 @@ def ask(
     if has_torch_function_variadic(query, key, value):
         # Who watches torch's functions sees one question, not one for each head.
         tensors, options = (query, key, value), dict[str, Any](mask=mask, dropout=dropout)
-        return handle_torch_function(ask, tensors, question, similarity, *tensors, **options)
+        return handle_torch_function(
+            attend_per_head, tensors, question, similarity, *tensors, **options
+        )
     batch = tuple(query.shape[:2])
     answers = [
         question(

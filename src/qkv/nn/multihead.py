@@ -1,4 +1,4 @@
-"""Multi-head attention: several heads ask side by side, each in its own projection."""
+"""Multi-head attention: several heads attend_per_head side by side, each in its own projection."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from qkv import cluster, pooling
 from qkv.bias import BiasLike, as_bias
 from qkv.cluster.sharding import Layout, check_layout
-from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
+from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask, intersection
 from qkv.nn.cache import KVCache, prepare
 from qkv.nn.errors import InputError
 from qkv.nn.grouped import heads_of, may_share, rows_of
-from qkv.nn.heads import HeadSimilarity, PerHead, ask, for_heads, reset_parameters
+from qkv.nn.heads import HeadSimilarity, PerHead, attend_per_head, for_heads, reset_parameters
 from qkv.nn.positions import Rotary
-from qkv.nn.torch_masks import beside, both, from_torch
+from qkv.nn.torch_masks import append_visible_keys, from_torch
 from qkv.similarity import Similarity
-from qkv.with_weights import attend_weighed
+from qkv.with_weights import attend_with_weights
 
 
 class MultiheadAttention(nn.Module):
@@ -192,7 +192,7 @@ class MultiheadAttention(nn.Module):
         batch, n, m = (q.shape[0], self.num_heads), q.shape[-2], k.shape[-2]
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask.unsqueeze(0)
-        whole = both(
+        whole = intersection(
             from_torch(attn_mask, key_padding_mask, is_causal, batch, n, m),
             # To a single query, the last, Causal says nothing; to decode goes without it.
             None if n == 1 and isinstance(own_mask, Causal) else own_mask,
@@ -207,9 +207,13 @@ class MultiheadAttention(nn.Module):
         k, v = self._for_every_head(k), self._for_every_head(v)
         k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         if not need_weights:
-            answer = ask(pooling.attend, similarity, q, k, v, mask=whole, dropout=dropout)
+            answer = attend_per_head(
+                pooling.attend, similarity, q, k, v, mask=whole, dropout=dropout
+            )
             return self._combined(answer, batched), None
-        answer, weights = ask(attend_weighed, similarity, q, k, v, mask=whole, dropout=dropout)
+        answer, weights = attend_per_head(
+            attend_with_weights, similarity, q, k, v, mask=whole, dropout=dropout
+        )
         if average_attn_weights:
             weights = weights.mean(dim=1)
         return self._combined(answer, batched), weights if batched else weights.squeeze(0)
@@ -226,10 +230,12 @@ class MultiheadAttention(nn.Module):
         layout: Layout = self.layout if cache is None else "replicated"
         attend = partial(cluster.attend, group=self.group, layout=layout)
         own, given = masks
-        whole = both(own, None if given is None else as_mask(given), self.position_bias)
+        whole = intersection(own, None if given is None else as_mask(given), self.position_bias)
         key, value = self._for_every_head(key), self._for_every_head(value)
         dropout = self.dropout if self.training else 0.0
-        answer: Tensor = ask(attend, similarity, query, key, value, mask=whole, dropout=dropout)
+        answer: Tensor = attend_per_head(
+            attend, similarity, query, key, value, mask=whole, dropout=dropout
+        )
         return answer
 
     def _check_group(self, torch_only: bool, cache: KVCache | None) -> None:
@@ -303,7 +309,7 @@ class MultiheadAttention(nn.Module):
             return k, v, mask
         k = torch.cat([k, *(x.to(k.dtype).expand(*k.shape[:2], 1, -1) for x in extra_k)], dim=2)
         v = torch.cat([v, *(x.to(v.dtype).expand(*v.shape[:2], 1, -1) for x in extra_v)], dim=2)
-        return k, v, mask and beside(mask, len(extra_k), tile)
+        return k, v, mask and append_visible_keys(mask, len(extra_k), tile)
 
     def _check_sizes(self) -> None:
         if self.embed_dim < 1 or self.num_heads < 1 or self.embed_dim % self.num_heads:

@@ -79,7 +79,7 @@ def _mask_of(path: str, mask: MaskLike | Mapping[str, MaskLike] | None) -> MaskL
 def _by_position(mask: MaskLike | None) -> bool:
     if mask is None:
         return False
-    best = as_mask(mask).best_of()
+    best = as_mask(mask).as_topk()
     return best is None or best[1] is not None
 
 

@@ -47,7 +47,7 @@ def refusal(problem: Problem) -> str | None:
 def offer(problem: Problem) -> Offer | str:
     """Serve dot products on CPUs under masks that leave each query one run of keys."""
     assert problem.mask is not None
-    runs = problem.mask.runs(problem.tile(0, problem.n))
+    runs = problem.mask.as_runs(problem.tile(0, problem.n))
     if runs is None:
         return "the mask leaves some queries more than one run of keys"
     if problem.learns_positions:

@@ -108,5 +108,5 @@ def admit(
     if problem.position_bias is not None:
         log_scores = log_scores + problem.position_bias.scores(tile).to(log_scores.dtype)
     if problem.mask is not None:
-        allowed = problem.mask.within(None, tile, log_scores)
+        allowed = problem.mask.allowed_by_score(None, tile, log_scores)
     return log_scores, allowed, allowed is not None or problem.similarity.may_vanish

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from qkv.mask import Allowed, Bias, Mask
-from qkv.nn.torch_masks import both
+from qkv.mask import Allowed, Bias, Mask, intersection
 from qkv.recording.einsum import of_einsum
 from qkv.similarity import FromCallable, ScaledDot, Similarity
 
@@ -65,7 +64,7 @@ class Scores(NamedTuple):
         return FromCallable(lambda query, key: cap * torch.tanh(query @ key.mT * (scale / cap)))
 
 
-class WrittenOut:
+class EagerPatterns:
     """Follows scores from function to function."""
 
     def __init__(self) -> None:
@@ -278,7 +277,7 @@ def _scaled_by_row(scores: Scores, by: Tensor, divided: bool) -> Scores | None:
 
 
 def _masked(scores: Scores, mask: Mask) -> Scores | None:
-    return None if scores.cap == _BENT else scores._replace(mask=both(scores.mask, mask))
+    return None if scores.cap == _BENT else scores._replace(mask=intersection(scores.mask, mask))
 
 
 def _chosen(condition: Any, other: Any, scores: Scores | None) -> Scores | None:

@@ -12,18 +12,18 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from qkv import pooling
-from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
-from qkv.nn.heads import PerHead, ask
-from qkv.nn.torch_masks import both, from_torch
-from qkv.recording.eager_patterns import WrittenOut, square_softmax
+from qkv.mask import Causal, CausalFromStart, Mask, MaskLike, as_mask, intersection
+from qkv.nn.heads import PerHead, attend_per_head
+from qkv.nn.torch_masks import from_torch
+from qkv.recording.eager_patterns import EagerPatterns, square_softmax
 from qkv.recording.flex import is_flex_attention
 from qkv.recording.flex import read as read_flex
 from qkv.similarity import ScaledDot, Similarity, SimilarityLike, as_similarity
 from qkv.tracing import in_transform
-from qkv.with_weights import attend_weighed
+from qkv.with_weights import attend_with_weights
 
 
-class Asked(NamedTuple):
+class CallArguments(NamedTuple):
     """One question, as its asker put it."""
 
     query: Tensor
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
     mask: Mask | None
 
 
-class Catch(TorchFunctionMode):
+class Interceptor(TorchFunctionMode):
     """While active in a thread, tells `tell` of every attention that is asked for in it, as a
     question or, where that is not understood, by its weights, and `missed` of what got away.
 
@@ -42,11 +42,11 @@ class Catch(TorchFunctionMode):
     """
 
     def __init__(
-        self, tell: Callable[[Asked | Tensor], None], missed: Callable[[str], None]
+        self, tell: Callable[[CallArguments | Tensor], None], missed: Callable[[str], None]
     ) -> None:
         super().__init__()
         self._tell, self._missed = tell, missed
-        self._written_out = WrittenOut()
+        self._written_out = EagerPatterns()
         self._layer: _TorchLayer | None = None
 
     def __torch_function__(
@@ -62,7 +62,7 @@ class Catch(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             return self._torch_layer(*args, **kwargs)
         if is_flex_attention(func):
-            asked: Asked | None = Asked(*read_flex(*args, **kwargs))
+            asked: CallArguments | None = CallArguments(*read_flex(*args, **kwargs))
         else:
             asked = _READERS[func](*args, **kwargs) if func in _READERS else None
         if asked is None:
@@ -90,11 +90,11 @@ class Catch(TorchFunctionMode):
 
     def _written(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Asked | None:
+    ) -> CallArguments | None:
         scores = self._written_out.ended(func, args, kwargs)
         if scores is None:
             return None
-        return Asked(scores.query, scores.key, scores.similarity, scores.mask)
+        return CallArguments(scores.query, scores.key, scores.similarity, scores.mask)
 
     def _torch_layer(self, *args: Any, **kwargs: Any) -> Any:
         outer, self._layer = self._layer, _TorchLayer.of(*args, **kwargs)
@@ -143,7 +143,7 @@ class _TorchLayer(NamedTuple):
             told = from_torch(attn_mask, key_padding_mask, is_causal, (batch, num_heads), *sizes)
         return cls(num_heads, told, as_told=True)
 
-    def completed(self, asked: Asked) -> Asked:
+    def completed(self, asked: CallArguments) -> CallArguments:
         """(batch · heads, n, d) as (batch, heads, n, d), under the mask that was given."""
         query, key = (
             x.unflatten(0, (-1, self.heads)) if x.ndim == 3 else x for x in (asked.query, asked.key)
@@ -157,17 +157,7 @@ def _by_head(mask: Mask | None, heads: int) -> Mask | None:
     split = [
         as_mask(x.unflatten(0, (-1, heads)) if x.ndim == 3 and len(x) > 1 else x) for x in tensors
     ]
-    return both(*split)
-
-
-class CausalFromStart(Mask):
-    """Keys up to the query's own number, j ≤ i: what torch's kernel calls causal."""
-
-    def allowed(self, tile: Tile) -> Tensor:
-        return tile.distances() <= tile.n - tile.m
-
-    def __repr__(self) -> str:
-        return "CausalFromStart()"
+    return intersection(*split)
 
 
 def _of_no_use() -> bool:
@@ -186,12 +176,12 @@ def _read_sdpa(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Asked:
+) -> CallArguments:
     mask = None if attn_mask is None else as_mask(attn_mask.detach())
     if is_causal:
         square = query.shape[-2] == key.shape[-2]
-        mask = both(mask, Causal() if square else CausalFromStart())
-    return Asked(query, key, ScaledDot(scale), mask)
+        mask = intersection(mask, Causal() if square else CausalFromStart())
+    return CallArguments(query, key, ScaledDot(scale), mask)
 
 
 def _read_attend(
@@ -202,9 +192,9 @@ def _read_attend(
     similarity: SimilarityLike = None,
     mask: MaskLike | None = None,
     **options: Any,
-) -> Asked:
+) -> CallArguments:
     chosen = None if mask is None else as_mask(mask)
-    return Asked(query, key, as_similarity(similarity), chosen)
+    return CallArguments(query, key, as_similarity(similarity), chosen)
 
 
 def _read_ask(
@@ -216,15 +206,15 @@ def _read_ask(
     *,
     mask: Mask | None,
     dropout: float,
-) -> Asked:
-    return Asked(query, key, similarity, mask)
+) -> CallArguments:
+    return CallArguments(query, key, similarity, mask)
 
 
-_READERS: dict[Any, Callable[..., Asked]] = {
+_READERS: dict[Any, Callable[..., CallArguments]] = {
     F.scaled_dot_product_attention: _read_sdpa,
     pooling.attend: _read_attend,
-    attend_weighed: _read_attend,
-    ask: _read_ask,
+    attend_with_weights: _read_attend,
+    attend_per_head: _read_ask,
 }
 
 # torch's layer hands itself over as a whole to whoever watches functions. Its body under globals in

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.spatial import KDTree
-from torch import Tensor
 
 from qkv.memory import TILE_BYTES
-from qkv.regression.training_data import Array, Examples, Places, Width
-from qkv.similarity import Kernel
-from qkv.similarity.distance import squared_distance
+from qkv.regression.training_data import Array, Places, TrainingData, Width
 
 
 @dataclass(frozen=True)
@@ -28,29 +25,7 @@ class Nearest:
             raise ValueError(f"k must be a whole number of at least 1; got {self.k!r}")
 
 
-class Adaptive(Kernel):
-    """A kernel whose queries bring their own width, in an additional last column."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        super().__init__()
-        self.kernel = kernel
-        self.may_vanish = kernel.may_vanish
-
-    def check(self, query: Tensor, key: Tensor) -> None:
-        self.kernel.check(query[..., :-1], key)
-
-    def _squared(self, query: Tensor, key: Tensor) -> Tensor:
-        unit = self.kernel.bandwidth(key)
-        return squared_distance(query[..., :-1], key, unit) / query[..., -1:].square()
-
-    def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.kernel.profile(self._squared(query, key))
-
-    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.kernel.log_profile(self._squared(query, key))
-
-
-def widths(examples: Examples, width: Width, query: Array, own: Places | None = None) -> Array:
+def widths(examples: TrainingData, width: Width, query: Array, own: Places | None = None) -> Array:
     """How far each query must look, (n,), in units of `width.bandwidth`.
 
     `own` (n,) says which key each query is itself: nobody is a neighbour of itself.
@@ -77,6 +52,8 @@ def widths(examples: Examples, width: Width, query: Array, own: Places | None = 
     return np.maximum(found, smallest)
 
 
-def with_widths(examples: Examples, width: Width, query: Array, own: Places | None = None) -> Array:
-    """Queries as :class:`Adaptive` takes them."""
+def with_widths(
+    examples: TrainingData, width: Width, query: Array, own: Places | None = None
+) -> Array:
+    """Queries as :class:`~qkv.similarity.adaptive.Adaptive` takes them."""
     return np.column_stack([query, widths(examples, width, query, own)])

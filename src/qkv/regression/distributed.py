@@ -1,4 +1,4 @@
-"""Examples that stay on the workers of a Dask cluster: each part answers, and answers merge.
+"""TrainingData that stay on the workers of a Dask cluster: each part answers, and answers merge.
 
 What is not distributed is refused by name: the search for a bandwidth, lines (degree 1),
 categories, missing numbers, weights of rows, and the nearest example where none is in sight.
@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qkv.cluster import jobs
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 from qkv.regression import local
-from qkv.regression.training_data import Array, Examples, Keys, Width
+from qkv.regression.training_data import Array, Keys, TrainingData, Width
 from qkv.similarity import Kernel
 
 
-class Told(NamedTuple):
+class PartialMean(NamedTuple):
     """What some examples say to some queries, ready to be merged with what others say."""
 
     answer: Array  # (n, k)
     log_total: Array  # (n,)
 
-    def merge(self, other: Told) -> Told:
+    def merge(self, other: PartialMean) -> PartialMean:
         peak = np.maximum(self.log_total, other.log_total)
         safe = np.where(peak == -np.inf, 0.0, peak)
         own, theirs = np.exp(self.log_total - safe), np.exp(other.log_total - safe)
@@ -32,7 +32,7 @@ class Told(NamedTuple):
         answer = self.answer + share * (other.answer - self.answer)
         answer = np.where(share == 0, self.answer, np.where(share == 1, other.answer, answer))
         with np.errstate(divide="ignore"):
-            return Told(answer, np.log(total) + safe)
+            return PartialMean(answer, np.log(total) + safe)
 
 
 class Sums(NamedTuple):
@@ -53,12 +53,12 @@ class Question(NamedTuple):
     query: Array
 
 
-class LazyExamples:
+class DistributedData:
     """Keys and targets on the workers, in parts."""
 
     def __init__(self, client: Any, x: Any, y: Any, classes: Any = None) -> None:
         """`x` (m, d) and `y` (m,) or (m, k) are Dask arrays of one chunk of columns each."""
-        dask = need("dask", "cluster")
+        dask = require("dask", "cluster")
         x = x.rechunk({1: -1})
         y = (y if y.ndim == 2 else y[:, None]).rechunk((x.chunks[0], -1))
         made = dask.delayed(_examples, pure=False)
@@ -69,18 +69,18 @@ class LazyExamples:
         sums = jobs.fold(client, _sums, self.parts, None, Sums.merge)
         self.rows, self.mean = sums.rows, sums.target / sums.rows
 
-    def answer(self, query: Array, kernel: Kernel, width: Width) -> Told:
+    def answer(self, query: Array, kernel: Kernel, width: Width) -> PartialMean:
         """What all examples say."""
         shared = Question(kernel, width, query)
-        return jobs.fold(self.client, _ask, self.parts, shared, Told.merge)
+        return jobs.fold(self.client, _ask, self.parts, shared, PartialMean.merge)
 
     def lazy_answer(self, query: Any, kernel: Kernel, width: Width, finish: Any) -> Any:
         """The same as a Dask array, for one: computed when it is."""
-        dask, arrays = need("dask", "cluster"), need("dask.array", "cluster")
+        dask, arrays = require("dask", "cluster"), require("dask.array", "cluster")
         query = query.rechunk({1: -1})
         ask, merge = dask.delayed(_ask_block), dask.delayed(_merge_all)
         done = dask.delayed(finish)
-        example = finish(Told(np.zeros((1, len(self.mean))), np.zeros(1)))
+        example = finish(PartialMean(np.zeros((1, len(self.mean))), np.zeros(1)))
         blocks = [
             arrays.from_delayed(
                 done(merge([ask(part, block, kernel, width) for part in self.parts])),
@@ -92,7 +92,7 @@ class LazyExamples:
         return arrays.concatenate(blocks)
 
 
-def filled(policy: str, prior: Array, told: Told) -> Array:
+def filled(policy: str, prior: Array, told: PartialMean) -> Array:
     """The answers, by `policy` where no example is in sight."""
     empty = told.log_total == -np.inf
     if empty.any() and policy == "raise":
@@ -134,7 +134,7 @@ def as_lazy_array(x: Any, name: str) -> Any:
 
 def default_client() -> Any:
     """The client that is current in this process."""
-    distributed = need("distributed", "cluster")
+    distributed = require("distributed", "cluster")
     try:
         return distributed.get_client()
     except ValueError:
@@ -144,7 +144,7 @@ def default_client() -> Any:
         ) from None
 
 
-def _examples(x: Any, y: Any, classes: Any) -> Examples:
+def _examples(x: Any, y: Any, classes: Any) -> TrainingData:
     number = np.ascontiguousarray(x, dtype=np.float64)
     if classes is None:
         target = np.ascontiguousarray(y, dtype=np.float64)
@@ -155,25 +155,25 @@ def _examples(x: Any, y: Any, classes: Any) -> Examples:
     if number.shape[1] == 1:  # sorted once, so that no question has to sort again
         order = np.argsort(number[:, 0], kind="stable")
         number, target = number[order], target[order]
-    return Examples(Keys(number, np.empty((len(number), 0), np.int64)), target, None, (),
+    return TrainingData(Keys(number, np.empty((len(number), 0), np.int64)), target, None, (),
                     np.zeros(target.shape[1]))  # fmt: skip
 
 
-def _sums(part: Examples, shared: None) -> Sums:
+def _sums(part: TrainingData, shared: None) -> Sums:
     return Sums(len(part.target), part.target.sum(axis=0))
 
 
-def _ask(part: Examples, question: Question) -> Told:
+def _ask(part: TrainingData, question: Question) -> PartialMean:
     return _ask_block(part, question.query, question.kernel, question.width)
 
 
-def _ask_block(part: Examples, query: Any, kernel: Kernel, width: Width) -> Told:
+def _ask_block(part: TrainingData, query: Any, kernel: Kernel, width: Width) -> PartialMean:
     number = np.ascontiguousarray(query, dtype=np.float64)
     keys = Keys(number, np.empty((len(number), 0), np.int64))
-    return Told(*local.fit(part, kernel, width, keys, degree=0))
+    return PartialMean(*local.fit(part, kernel, width, keys, degree=0))
 
 
-def _merge_all(told: list[Told]) -> Told:
+def _merge_all(told: list[PartialMean]) -> PartialMean:
     whole = told[0]
     for each in told[1:]:
         whole = whole.merge(each)

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import KDTree
 
-from qkv.regression.training_data import Array, Examples, Keys, Width
+from qkv.regression.training_data import Array, Keys, TrainingData, Width
 
 POLICIES = ("nan", "nearest", "prior", "raise")
 
 
-class NothingNear(UserWarning):
+class NoNeighboursWarning(UserWarning):
     """Some queries have no example in sight."""
 
 
@@ -26,7 +26,7 @@ def fill(
     policy: str,
     answer: Array,
     empty: npt.NDArray[np.bool_],
-    examples: Examples,
+    examples: TrainingData,
     width: Width,
     query: Keys,
     values: Array,
@@ -44,7 +44,9 @@ def fill(
         raise ValueError(f"{seen}; a wider bandwidth or empty='nearest' would answer them")
     answer = answer.copy()
     if policy == "nan":
-        warnings.warn(f"{seen}; their answers are NaN (see empty=)", NothingNear, stacklevel=4)
+        warnings.warn(
+            f"{seen}; their answers are NaN (see empty=)", NoNeighboursWarning, stacklevel=4
+        )
         answer[empty] = np.nan
     elif policy == "prior":
         answer[empty] = prior
@@ -56,7 +58,7 @@ def fill(
     return answer
 
 
-def nearest(examples: Examples, width: Width, query: Keys) -> list[list[int]]:
+def nearest(examples: TrainingData, width: Width, query: Keys) -> list[list[int]]:
     """The examples nearest to each query: first by equal categories, then by distance."""
     if query.some_missing or examples.keys.some_missing:
         return [_nearest_by_shared(examples, width, query.take([row])) for row in range(len(query))]
@@ -75,7 +77,7 @@ def nearest(examples: Examples, width: Width, query: Keys) -> list[list[int]]:
     return list(tree.query_ball_point(place, distance * (1 + 1e-12)))  # several, where they tie
 
 
-def _nearest_by_shared(examples: Examples, width: Width, query: Keys) -> list[int]:
+def _nearest_by_shared(examples: TrainingData, width: Width, query: Keys) -> list[int]:
     """The same for one query, by the numbers that both have; all examples, if it has none."""
     differ = (examples.keys.code != query.code).sum(axis=1)
     difference = (examples.keys.number - query.number) / width.bandwidth

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from scipy.spatial import KDTree
 
-from qkv.operators.sorted.sorted_keys import Said
+from qkv.operators.sorted.sorted_keys import WeightedMean
 from qkv.regression.training_data import Array
 from qkv.similarity import CompactKernel, Kernel
 
@@ -32,7 +32,7 @@ def near_pairs_are_few(kernel: Kernel, query: Array, key: Array) -> bool:
     return bool(np.mean(found) * PAIR_COST < len(key))
 
 
-def pool(kernel: Kernel, query: Array, key: Array, value: Array) -> Said:
+def pool(kernel: Kernel, query: Array, key: Array, value: Array) -> WeightedMean:
     """What the keys within reach say, in batches of queries, so that memory stays linear."""
     unit = _unit(kernel)
     tree = KDTree(key / unit)
@@ -56,7 +56,7 @@ def pool(kernel: Kernel, query: Array, key: Array, value: Array) -> Said:
             sums = np.bincount(row, weight * value[column, c], rows.size)
             answer[rows[some], c] = sums[some] / total[some]
         log_total[rows[some]] = np.log(total[some])
-    return Said(answer, log_total)
+    return WeightedMean(answer, log_total)
 
 
 def _unit(kernel: Kernel) -> Array:

@@ -33,7 +33,7 @@ class Keys(NamedTuple):
         return bool(np.isnan(self.number).any())
 
 
-class Examples(NamedTuple):
+class TrainingData(NamedTuple):
     """The training rows, those of weight 0 left out."""
 
     keys: Keys
@@ -45,8 +45,8 @@ class Examples(NamedTuple):
     @classmethod
     def seen(
         cls, keys: Keys, target: Array, weight: Array | None, categories: tuple[Category, ...]
-    ) -> Examples:
-        """Examples of targets as they were observed.
+    ) -> TrainingData:
+        """TrainingData of targets as they were observed.
 
         Targets far from 0 are counted from a pivot, so that what they differ by keeps its digits:
         but only where none is lost, which is between half of the pivot and twice of it.

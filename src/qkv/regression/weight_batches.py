@@ -9,15 +9,16 @@ import torch
 
 from qkv.memory import TILE_BYTES
 from qkv.normalize import normalize
-from qkv.regression.adaptive_bandwidth import Adaptive, with_widths
+from qkv.regression.adaptive_bandwidth import with_widths
 from qkv.regression.categories import log_factor
 from qkv.regression.kernels import at
-from qkv.regression.training_data import Array, Examples, Keys, Places, Width
+from qkv.regression.training_data import Array, Keys, Places, TrainingData, Width
 from qkv.similarity import Kernel
+from qkv.similarity.adaptive import Adaptive
 
 
 def weights(
-    examples: Examples,
+    examples: TrainingData,
     kernel: Kernel,
     width: Width,
     query: Keys,
@@ -47,7 +48,7 @@ def weights(
 
 
 def log_kernels(
-    examples: Examples, kernel: Kernel, width: Width, query: Keys, own: Places | None = None
+    examples: TrainingData, kernel: Kernel, width: Width, query: Keys, own: Places | None = None
 ) -> Array:
     """log K of every pair, (n, m); -inf where it is 0."""
     logs = log_factor(examples.keys.code, query.code, examples.categories, width.smoothing)

@@ -24,7 +24,7 @@ from qkv.similarity.base import (
 )
 from qkv.similarity.distance import root, squared_distance
 from qkv.similarity.positive_parameter import Positive
-from qkv.tracing import is_eager, may_look
+from qkv.tracing import can_read_values, is_eager
 
 #: A squared distance written as a dot product loses eps · (spread / bandwidth)² of each score.
 #: Up to this spread (in squared bandwidths) that is no more than the direct formula loses.
@@ -94,7 +94,7 @@ class Kernel(Similarity):
         bandwidth = self.bandwidth(key)
         if isinstance(bandwidth, float):
             return SortedForm(kernel, bandwidth)
-        if not may_look(bandwidth):
+        if not can_read_values(bandwidth):
             return "a bandwidth that cannot be looked at cannot be divided by"
         return SortedForm(kernel, float(bandwidth.detach().flatten()[0]))
 
@@ -318,7 +318,7 @@ def _distance_as_dot(
     query: Tensor, key: Tensor, factor: float, bandwidth: float | Tensor = 1.0
 ) -> DotForm | str:
     """−factor·‖q − k‖² as 2·factor·qᵀk − factor·‖k‖² − factor·‖q‖², both centred first."""
-    if not may_look(query, key):
+    if not can_read_values(query, key):
         return "whether a distance may be written as a dot product depends on the keys' spread"
     if key.shape[-2] == 0 or query.numel() == 0:
         return "there is nothing to compare"

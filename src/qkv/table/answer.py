@@ -18,7 +18,7 @@ from qkv.table.plan import TablePlan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from qkv.table.plot_data import Picture
+    from qkv.table.plot_data import PlotData
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Answer:
     effective_rows: float
     rows: list[dict[str, Any]]  # those that weighed most: `weight`, and all their columns
     plan: TablePlan
-    _picture: Callable[[], Picture] = field(repr=False, compare=False)
+    _picture: Callable[[], PlotData] = field(repr=False, compare=False)
 
     @property
     def found(self) -> bool:

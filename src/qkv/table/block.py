@@ -78,7 +78,7 @@ class Block(NamedTuple):
         return places[order] if len(order) and len(places) else order if len(order) else places
 
 
-class Found(NamedTuple):
+class BlockSums(NamedTuple):
     """What a block says of a value column; a row for each group and query, in this order."""
 
     partial: TablePartial
@@ -163,7 +163,7 @@ def _tasks(
     return kernels.Tasks(query, np.concatenate(parts))
 
 
-def weigh(block: Block, column: str, first: int, question: Question) -> Found:
+def weigh(block: Block, column: str, first: int, question: Question) -> BlockSums:
     """What the rows say of a value column, of which none lacks its entry.
 
     `first` is the number of the first row of the batch that was read.
@@ -185,7 +185,7 @@ def weigh(block: Block, column: str, first: int, question: Question) -> Found:
             kernels.Rows(block.key, block.logs, entry, codes, first, offsets),
             block.queries,
             block.tasks,
-            kernels.Found(found.peak, sums, found.mass, *leads),
+            kernels.Accumulators(found.peak, sums, found.mass, *leads),
             count=t,
             grain=_grain(t, question.n, len(entry)),
             scratch=kernels.Scratch((kernels.TILE,), (kernels.TILE,), (kernels.TILE,)),
@@ -195,7 +195,9 @@ def weigh(block: Block, column: str, first: int, question: Question) -> Found:
         found.total, found.squared = sums[:, kernels.TOTAL], sums[:, kernels.SQUARED]
     found.mean, found.rest = every[:, :, kernels.MEAN].T, every[:, :, kernels.REST].T
     found.spread = every[:, :, kernels.SPREAD].T
-    return _folded(Found(found, lead_logs, lead_rows), len(block.arrangement.groups) * question.n)
+    return _folded(
+        BlockSums(found, lead_logs, lead_rows), len(block.arrangement.groups) * question.n
+    )
 
 
 def _grain(tasks: int, n: int, rows: int) -> int:
@@ -205,7 +207,7 @@ def _grain(tasks: int, n: int, rows: int) -> int:
     return min(_GRAIN, -(-tasks // (4 * min(torch.get_num_threads(), tasks))))
 
 
-def _folded(found: Found, rows: int) -> Found:
+def _folded(found: BlockSums, rows: int) -> BlockSums:
     """The cuts of each task put together again, two by two."""
     while len(found.partial.peak) > rows:
         cuts = len(found.partial.peak) // rows
@@ -221,7 +223,7 @@ def _folded(found: Found, rows: int) -> Found:
             merged = merged.joined(found.partial.take(rest))
             logs = np.vstack([logs, found.lead_logs[rest]])
             numbers = np.vstack([numbers, found.lead_rows[rest]])
-        found = Found(merged, logs, numbers)
+        found = BlockSums(merged, logs, numbers)
     return found
 
 

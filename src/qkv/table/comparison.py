@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 from qkv.similarity import Kernel
 from qkv.table import kernels, tile_scores
 from qkv.table.columns import (
@@ -30,7 +30,7 @@ from qkv.table.columns import (
     unit_of,
     vectors,
 )
-from qkv.table.where import Both, Compare, Condition, Either, OneOf
+from qkv.table.where import And, Compare, Condition, OneOf, Or
 from qkv.table.wide_keys import key_words, queries_in_ticks, query_words, unit_in_ticks
 
 #: Kernels of the distance in bandwidths, by name.
@@ -208,7 +208,7 @@ class Distance(Coded):
             between = self._between(run[0], run[-1])
             if between is None:
                 return None
-            condition = between if condition is None else Either(condition, between)
+            condition = between if condition is None else Or(condition, between)
         return condition
 
     def _between(self, first: int, last: int) -> Condition | None:
@@ -217,7 +217,7 @@ class Distance(Coded):
         high = shifted(self._entries[last], self._reach, self._type)
         if low is None or high is None:
             return None
-        return Both(Compare(self.column, ">=", low), Compare(self.column, "<=", high))
+        return And(Compare(self.column, ">=", low), Compare(self.column, "<=", high))
 
 
 class Shaped(Comparison):
@@ -305,8 +305,8 @@ class Fuzzy(Comparison):
         self._queries = [normalised(text) for text in entries.to_pylist()]
         self._bandwidth = bandwidth
         self._cutoff = cutoff
-        self._process = need("rapidfuzz.process", "table")
-        self._fuzz = need("rapidfuzz.fuzz", "table")
+        self._process = require("rapidfuzz.process", "table")
+        self._fuzz = require("rapidfuzz.fuzz", "table")
 
     def logs(self, keys: pa.Array) -> np.ndarray:
         distinct = plain(keys).dictionary_encode()

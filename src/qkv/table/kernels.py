@@ -64,7 +64,7 @@ class Tasks(NamedTuple):
     spans: Int2  # (t, 2): its rows
 
 
-class Found(NamedTuple):
+class Accumulators(NamedTuple):
     """What the rows so far say, for each task."""
 
     peak: Double1  # (t,): the largest log
@@ -285,7 +285,7 @@ def weigh(
     rows: Rows,
     queries: Queries,
     tasks: Tasks,
-    found: Found,
+    found: Accumulators,
     scratch: PerThread[Scratch],
 ) -> None:
     """Do the tasks from `start` to `stop`: all that look at a tile while it is in the cache."""

@@ -14,7 +14,7 @@ from qkv.table.comparison import Comparison
 from qkv.table.row_weights import RowWeights
 
 
-class Picture(NamedTuple):
+class PlotData(NamedTuple):
     """Some rows of the table, the query and the answer."""
 
     keys: np.ndarray | list[str]  # numbers, times, or labels
@@ -27,7 +27,7 @@ class Picture(NamedTuple):
     value_name: str
 
 
-class Drawn(NamedTuple):
+class PlottedAnswer(NamedTuple):
     """Which answer is drawn."""
 
     comparisons: list[Comparison]
@@ -38,8 +38,12 @@ class Drawn(NamedTuple):
 
 
 def picture(
-    batches: list[pa.RecordBatch], drawn: Drawn, query: dict[str, Any], answer: Any, spread: Any
-) -> Picture:
+    batches: list[pa.RecordBatch],
+    drawn: PlottedAnswer,
+    query: dict[str, Any],
+    answer: Any,
+    spread: Any,
+) -> PlotData:
     """How much each of these rows weighs in an answer."""
     keys = [own.column for own in drawn.comparisons]
     names = [*dict.fromkeys([*keys, *drawn.group, *drawn.weights.columns, drawn.value])]
@@ -52,7 +56,7 @@ def picture(
         logs = logs + drawn.weights.logs(rows)[0]
     peak = logs.max(initial=-np.inf)
     weights = np.exp(logs - peak) if np.isfinite(peak) else np.zeros(len(rows))
-    return Picture(
+    return PlotData(
         keys=_axis(arrays[keys[0]]),
         values=_axis(arrays[drawn.value]),
         weights=weights,

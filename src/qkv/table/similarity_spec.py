@@ -47,7 +47,7 @@ FUZZY_BANDWIDTH = 0.05
 FUZZY_CUTOFF = 0.6
 
 
-class Wanted(NamedTuple):
+class SimilaritySpec(NamedTuple):
     """A similarity for one column; a bandwidth of None is yet to be chosen."""
 
     name: str
@@ -61,19 +61,19 @@ class Wanted(NamedTuple):
         return self.name in KERNELS and self.bandwidth is None
 
 
-def wanted_for(
+def similarity_specs(
     column: str,
     type: pa.DataType,
     similarity: SimilarityLike,
     bandwidth: BandwidthLike,
     cutoff: CutoffLike = None,
-) -> Wanted:
+) -> SimilaritySpec:
     """What was asked for this column, checked against what it holds."""
     own = _of_column(similarity, column, "similarity")
     width = _of_column(bandwidth, column, "bandwidth", optional=True)
     if callable(own) and not isinstance(own, (Similarity, builtins.type)):
         own = OfDistance(own)
-    wanted = _from_object(own) if isinstance(own, Similarity) else Wanted(_name(own), None)
+    wanted = _from_object(own) if isinstance(own, Similarity) else SimilaritySpec(_name(own), None)
     check_serves(wanted.name, column, type, wanted.kernel)
     if width is not None:
         if wanted.name not in (*KERNELS, "fuzzy") and wanted.kernel is None:
@@ -98,7 +98,9 @@ def _cutoff(column: str, name: str, cutoff: CutoffLike) -> float | None:
     return float(least)
 
 
-def compare(column: str, type: pa.DataType, entries: pa.Array, wanted: Wanted) -> Comparison:
+def compare(
+    column: str, type: pa.DataType, entries: pa.Array, wanted: SimilaritySpec
+) -> Comparison:
     """Queries, as entries of the column, ready to be compared with its keys."""
     width = 1.0 if wanted.bandwidth is None else wanted.bandwidth
     if kind_of(type) is Kind.VECTOR:
@@ -151,20 +153,20 @@ def _width(kernel: Kernel, example: Any) -> float:
     return float(width)
 
 
-def _from_object(similarity: Similarity) -> Wanted:
+def _from_object(similarity: Similarity) -> SimilaritySpec:
     """The same similarity as tables compute it: in float64, and without a gradient."""
     import torch
 
     example = torch.zeros(1, 1, dtype=torch.float64)
     if isinstance(similarity, Kernel) and type(similarity) is type(NAMED.get(_known(similarity))):
-        return Wanted(_known(similarity), _width(similarity, example))
+        return SimilaritySpec(_known(similarity), _width(similarity, example))
     if type(similarity) is Cosine:
-        return Wanted("cosine", None, float(similarity.temperature(example)))
+        return SimilaritySpec("cosine", None, float(similarity.temperature(example)))
     if type(similarity) is ScaledDot and similarity.scale is None:
-        return Wanted("scaled_dot", None)
+        return SimilaritySpec("scaled_dot", None)
     if isinstance(similarity, Kernel):
-        return Wanted(described(similarity), _width(similarity, example), kernel=similarity)
+        return SimilaritySpec(described(similarity), _width(similarity, example), kernel=similarity)
     plain = {Dot: "dot", Euclidean: "euclidean", Equal: "equal"}
     if type(similarity) in plain:
-        return Wanted(plain[type(similarity)], None)
+        return SimilaritySpec(plain[type(similarity)], None)
     raise TypeError(f"a table cannot be asked with {similarity!r}; it knows {', '.join(NAMES)}")

@@ -10,7 +10,7 @@ import pyarrow as pa
 from qkv.table.sources import Scan
 
 
-class Leaders:
+class TopRows:
     """The best rows of each query so far. Rows are numbered as they come, missing ones left out."""
 
     def __init__(self, n: int, top: int) -> None:
@@ -30,7 +30,7 @@ class Leaders:
             np.hstack([self.logs[places], logs]), np.hstack([self.rows[places], rows])
         )
 
-    def takes_over(self, other: Leaders, first: int) -> tuple[np.ndarray, np.ndarray]:
+    def takes_over(self, other: TopRows, first: int) -> tuple[np.ndarray, np.ndarray]:
         """The best rows of another pass as they are numbered here, from `first` on."""
         rows = np.where(other.rows >= 0, other.rows + first, -1)
         alive = set(other.rows.ravel().tolist())

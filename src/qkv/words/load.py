@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 from qkv.words import cache as disk
 from qkv.words.reading import blocks
 from qkv.words.vectors import WordVectors
@@ -66,5 +66,5 @@ def glove() -> WordVectors:
     """
     what = "the default word vectors are not installed"
     files = [installed(_PACKAGE, file, _HASHES[file], what, _INSTALL) for file in _HASHES]
-    table = need("pyarrow.parquet", "glove").read_table(files[1])
+    table = require("pyarrow.parquet", "glove").read_table(files[1])
     return WordVectors(table["index"].to_pylist(), disk.mapped(files[0]))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from qkv.jit import Kernel
 from qkv.operators.sorted import gaussian, laplacian, polynomial
 from qkv.operators.sorted.bucket_sort import Ascending, Places, ascending
-from qkv.operators.sorted.operands import Answers, SortedKeys
+from qkv.operators.sorted.operands import Answers, KeyArrays
 
 Array = npt.NDArray[np.float64]
 
@@ -31,14 +31,14 @@ def failure(kernel: str) -> str | None:
     return next((reason for reason in reasons if reason is not None), None)
 
 
-class Said(NamedTuple):
+class WeightedMean(NamedTuple):
     """What keys say to each query: the weighted mean of their values, and its total weight."""
 
     answer: Array  # (n, columns); 0 where there is nothing to attend to
     log_total: Array  # (n,); -inf there
 
 
-class Line:
+class SortedKeys:
     """Keys (m,), their values (m, columns) and weights (m,) > 0, all finite, in float64."""
 
     def __init__(self, key: Array, value: Array, weight: Array | None = None) -> None:
@@ -52,15 +52,15 @@ class Line:
             self.order = ascending(key)
             key, value = self.order.number, self.order.take(value)
             weight = self.order.take(weight[:, None])[:, 0]
-        self.keys = SortedKeys(key, weight, value, mean, low, high)
+        self.keys = KeyArrays(key, weight, value, mean, low, high)
         self.margin = math.log(weight.sum() / weight.min()) + 53 * math.log(2)
 
-    def pool(self, query: Array, kernel: str, bandwidth: float) -> Said:
+    def pool(self, query: Array, kernel: str, bandwidth: float) -> WeightedMean:
         """What the keys say to each query (n,)."""
         asked = ascending(query)
         return _give_back(asked, self._pool(asked.number, -1, kernel, bandwidth))
 
-    def pool_others(self, kernel: str, bandwidth: float) -> Said:
+    def pool_others(self, kernel: str, bandwidth: float) -> WeightedMean:
         """What the other keys say to each key: attention that may not look at itself.
 
         A weight counts copies of a key; of several, one is left out.
@@ -68,7 +68,7 @@ class Line:
         said = self._pool(self.keys.key, 0, kernel, bandwidth)
         return said if self.order is None else _give_back(self.order, said)
 
-    def _pool(self, query: Array, itself: int, kernel: str, h: float) -> Said:
+    def _pool(self, query: Array, itself: int, kernel: str, h: float) -> WeightedMean:
         """What is said to queries in ascending order; `itself` is 0 if they are keys, else -1."""
         n, columns = query.size, self.keys.value.shape[1]
         answers = Answers(np.empty((n, columns)), np.empty(n))
@@ -78,7 +78,7 @@ class Line:
             self._laplacian(query, itself, h, answers)
         else:
             self._polynomial(query, itself, kernel, h, answers)
-        return Said(*answers)
+        return WeightedMean(*answers)
 
     def _laplacian(self, query: Array, itself: int, h: float, answers: Answers) -> None:
         m, columns = self.keys.value.shape
@@ -166,6 +166,8 @@ def _one_thread_if_few(cells: int, keys: int) -> int:
     return cells if keys <= _CHUNK else min(_CHUNK, -(-cells // _SHARES))
 
 
-def _give_back(asked: Ascending, said: Said) -> Said:
+def _give_back(asked: Ascending, said: WeightedMean) -> WeightedMean:
     """What was said in ascending order, to each where it stood."""
-    return Said(asked.give_back(said.answer), asked.give_back(said.log_total[:, None])[:, 0])
+    return WeightedMean(
+        asked.give_back(said.answer), asked.give_back(said.log_total[:, None])[:, 0]
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 from qkv.table.sources.base import BATCH_ROWS, Request, Scan, Source, Where, filtered
 from qkv.table.sources.stream import MemoryTable
 from qkv.table.where import Dialect, both_zeros, build
@@ -50,7 +50,7 @@ class LazyFrame(Source):
 
 
 def _dialect() -> Dialect:
-    polars = need("polars", "table")
+    polars = require("polars", "table")
     return Dialect(
         column=polars.col,
         value=polars.lit,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.translate.data.text import Corpus, Refused
+from qkv.translate.data.text import Corpus, SkippedLines
 from qkv.translate.data.vocabulary import BEGIN, END, PAD, Vocabulary
 
 
@@ -58,9 +58,12 @@ class Batching:
 
 def encode(
     corpus: Corpus, source: Vocabulary, target: Vocabulary, max_length: int
-) -> tuple[list[Example], Refused]:
+) -> tuple[list[Example], SkippedLines]:
     """The pairs in numbers, without those that are longer than `max_length` pieces."""
-    found, refused = [], Refused({reason: list(x) for reason, x in corpus.refused.lines.items()})
+    found, refused = (
+        [],
+        SkippedLines({reason: list(x) for reason, x in corpus.refused.lines.items()}),
+    )
     for line, pair in zip(corpus.lines, corpus.pairs, strict=True):
         left, right = source.split(pair.source).numbers, target.split(pair.target).numbers
         if len(left) > max_length or len(right) > max_length:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import datetime
 import random
 
-from qkv.optional_dependencies import need
-from qkv.translate.data.text import Corpus, Pair, Refused, normalized
+from qkv.optional_dependencies import require
+from qkv.translate.data.text import Corpus, Pair, SkippedLines, normalized
 
 LOCALES = [
     "en", "de", "fr", "es", "it", "pt", "nl", "sv", "pl", "tr", "fi", "cs", "ru", "el", "ja",
@@ -31,7 +31,7 @@ def written(day: datetime.date, locale: str, form: str) -> str:
     >>> written(datetime.date(2024, 3, 14), "de", "full")
     'Donnerstag, 14. März 2024'
     """
-    dates = need("babel.dates", "translate")
+    dates = require("babel.dates", "translate")
     if form in ("full", "long", "medium"):
         return normalized(dates.format_date(day, form, locale=locale))
     return normalized(dates.format_skeleton(form, day, locale=locale))
@@ -48,4 +48,4 @@ def pairs(count: int, seed: int, held_out: bool = False) -> Corpus:
         day = datetime.date.fromordinal(ordinal)
         text = written(day, draw.choice(LOCALES), draw.choice(FORMATS))
         found.append(Pair(text, day.isoformat()))
-    return Corpus(found, list(range(1, count + 1)), Refused())
+    return Corpus(found, list(range(1, count + 1)), SkippedLines())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.translate.data import dates
-from qkv.translate.data.text import Corpus, Form, Pair, Refused, read_pairs, read_parallel
+from qkv.translate.data.text import Corpus, Form, Pair, SkippedLines, read_pairs, read_parallel
 
 #: Of pairs that come without others to validate on, this share is held out, and no more than so
 #: many sentences.
@@ -81,6 +81,6 @@ def held_out(
     training = Corpus(
         [corpus.pairs[i] for i in kept],
         [corpus.lines[i] for i in kept],
-        Refused({reason: list(lines) for reason, lines in corpus.refused.lines.items()}),
+        SkippedLines({reason: list(lines) for reason, lines in corpus.refused.lines.items()}),
     )
     return training, [pair for pair in corpus.pairs if pair.source in chosen]

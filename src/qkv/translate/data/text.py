@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 
 
 @dataclass
-class Refused:
+class SkippedLines:
     """Which lines could not be used, by the reason why."""
 
     lines: dict[str, list[int]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Refused:
 class Corpus(NamedTuple):
     pairs: list[Pair]
     lines: list[int]  # where each pair stood, from 1
-    refused: Refused
+    refused: SkippedLines
 
 
 def normalized(text: str, form: Form = "nfc") -> str:
@@ -67,7 +67,7 @@ def normalized(text: str, form: Form = "nfc") -> str:
 
 def read_pairs(path: Path, form: Form = "nfc") -> Corpus:
     """A file of lines `source<TAB>target`, plain or gzipped; further columns are passed over."""
-    pairs, numbers, refused = [], [], Refused()
+    pairs, numbers, refused = [], [], SkippedLines()
     for number, line in enumerate(_lines(path), start=1):
         columns = [None, None] if line is None else line.split("\t")[:2]
         reason = _fault(columns)
@@ -82,7 +82,7 @@ def read_pairs(path: Path, form: Form = "nfc") -> Corpus:
 
 def read_parallel(source: Path, target: Path, form: Form = "nfc") -> Corpus:
     """Two files that are translations of each other line by line, plain or gzipped."""
-    pairs, numbers, refused = [], [], Refused()
+    pairs, numbers, refused = [], [], SkippedLines()
     lines = zip_longest(_lines(source), _lines(target), fillvalue=_END)
     for number, (left, right) in enumerate(lines, start=1):
         if left is _END or right is _END:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 
 #: The numbers that every vocabulary begins with.
 PAD, UNKNOWN, BEGIN, END = range(4)
@@ -60,7 +60,7 @@ class Vocabulary(ABC):
         """What :func:`from_json` makes the same vocabulary of."""
 
 
-class Listed(Vocabulary):
+class ListVocabulary(Vocabulary):
     """A vocabulary that is a list of pieces."""
 
     def __init__(self, pieces: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class Listed(Vocabulary):
             raise ValueError("pieces must be distinct, and none of " + ", ".join(SPECIALS))
 
     @classmethod
-    def learn(cls, sentences: Iterable[str], size: int, min_count: int = 1) -> Listed:
+    def learn(cls, sentences: Iterable[str], size: int, min_count: int = 1) -> ListVocabulary:
         """The most frequent pieces, at most `size` with the special ones."""
         counts = Counter(piece for text in sentences for piece in cls.pieces_of(text))
         for special in SPECIALS:
@@ -105,7 +105,7 @@ class Listed(Vocabulary):
         return {"level": self.level, "pieces": self.pieces[len(SPECIALS) :]}
 
 
-class Words(Listed):
+class Words(ListVocabulary):
     """Words between spaces.
 
     >>> words = Words.learn(["to be or not to be"], size=6)
@@ -123,7 +123,7 @@ class Words(Listed):
         return " ".join(surfaces)
 
 
-class Characters(Listed):
+class Characters(ListVocabulary):
     """Single characters, spaces among them."""
 
     level = "characters"
@@ -143,7 +143,7 @@ class Subwords(Vocabulary):
 
     def __init__(self, model: bytes) -> None:
         self.model = model
-        self._processor = need("sentencepiece", "translate").SentencePieceProcessor()
+        self._processor = require("sentencepiece", "translate").SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
@@ -152,7 +152,7 @@ class Subwords(Vocabulary):
     @classmethod
     def learn(cls, sentences: Iterable[str], size: int) -> Subwords:
         """At most `size` byte-pair subwords; fewer where the text has not so many."""
-        sentencepiece, model = need("sentencepiece", "translate"), io.BytesIO()
+        sentencepiece, model = require("sentencepiece", "translate"), io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.Train(
                 sentence_iterator=iter(sentences),

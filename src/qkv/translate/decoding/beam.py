@@ -17,7 +17,7 @@ import numpy.typing as npt
 from qkv.jit import device_in_order, kernel_in_order
 from qkv.jit.signature import Bool1, Double2, Int1, Int2, PerThread
 from qkv.translate.data.vocabulary import END, PAD
-from qkv.translate.decoding.top_tokens import Likely
+from qkv.translate.decoding.top_tokens import TopTokens
 
 Counts = npt.NDArray[np.int64]
 
@@ -172,7 +172,7 @@ def advance(
     step: Step,
     sentences: Sentences,
     before: Rows,
-    likely: Likely,
+    likely: TopTokens,
     ended: Ended,
     after: Rows,
     ways: PerThread[Ways],

@@ -27,7 +27,7 @@ from qkv.translate.decoding.beam import (
     Ways,
     advance,
 )
-from qkv.translate.decoding.top_tokens import Likeliest, Likely
+from qkv.translate.decoding.top_tokens import TopTokenFinder, TopTokens
 from qkv.translate.models.base import Model
 
 
@@ -91,7 +91,7 @@ class Considered(NamedTuple):
     """
 
     before: Rows
-    likely: Likely
+    likely: TopTokens
     last: npt.NDArray[np.bool_]  # (b,): whether a sentence may only end
     after: Rows
 
@@ -118,7 +118,7 @@ def search(
     active = np.arange(batch)  # the sentences still searched
     rows, ended = Rows.room(batch, 1), Ended.none(batch, how.beam)
     rows.tokens[:] = BEGIN
-    likeliest = Likeliest(model.output, batch * how.beam, 2 * how.beam)
+    likeliest = TopTokenFinder(model.output, batch * how.beam, 2 * how.beam)
     coverage = _Coverage(how, source, lengths)
     past: list[_Past] = []
     for now in range(int(limits.max())):

@@ -29,7 +29,7 @@ _STRIPS = 16  # scores in a column
 _PART = 1024  # scores that are summed up in their own type
 
 
-class Likely(NamedTuple):
+class TopTokens(NamedTuple):
     """Of each row, its likeliest tokens, the best first, and how likely it is to end.
 
     No sentence goes on with padding or with its beginning, so those are never among them.
@@ -48,7 +48,7 @@ class Scratch(NamedTuple):
     columns: Int1  # which are of these columns
 
 
-class Likeliest:
+class TopTokenFinder:
     """Finds the `count` likeliest tokens after features, by the softmax of an output layer.
 
     Memory for the scores is taken once, for all steps of a search.
@@ -61,7 +61,7 @@ class Likeliest:
         size = min(rows, max(1, _SCORES // vocabulary))
         self.room = output.weight.new_empty(size, vocabulary)
 
-    def __call__(self, features: Tensor) -> Likely:
+    def __call__(self, features: Tensor) -> TopTokens:
         """After features (…, r)."""
         shape, flat, size = features.shape[:-1], features.flatten(0, -2), len(self.room)
         log_p, tokens = np.empty((*shape, self.count)), np.empty((*shape, self.count), np.int64)
@@ -81,7 +81,7 @@ class Likeliest:
                 grain=max(1, _AT_ONCE // vocabulary),
                 scratch=scratch,
             )
-        return Likely(log_p, tokens, end)
+        return TopTokens(log_p, tokens, end)
 
 
 def _known(tensor: Tensor) -> Tensor:

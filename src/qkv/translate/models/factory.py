@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from qkv.translate.models.base import Model
-from qkv.translate.models.recurrent import Recurrent, Translator
-from qkv.translate.models.transformer import Layers, Transformer
+from qkv.translate.models.recurrent import RNNConfig, Translator
+from qkv.translate.models.transformer import Transformer, TransformerConfig
 
 
 def model_of(description: dict[str, Any], source: int, target: int) -> Model[Any, Any]:
@@ -14,7 +14,7 @@ def model_of(description: dict[str, Any], source: int, target: int) -> Model[Any
     options = dict(description)
     kind = options.pop("kind")
     if kind == "recurrent":
-        return Translator(Recurrent(**options), source, target)
+        return Translator(RNNConfig(**options), source, target)
     if kind == "transformer":
-        return Transformer(Layers(**options), source, target)
+        return Transformer(TransformerConfig(**options), source, target)
     raise ValueError(f"a model must be recurrent or transformer; got {kind!r}")

@@ -1,4 +1,4 @@
-"""Recurrent networks unrolled by hand: all steps as one function with its own way back.
+"""RNNConfig networks unrolled by hand: all steps as one function with its own way back.
 
 The formulas are those of :class:`torch.nn.GRU`, of :class:`~qkv.translate.models.cells.Gru` and of
 :class:`qkv.Additive`; tests hold them to those. They are quicker because a step is few, large
@@ -19,7 +19,7 @@ from qkv.translate.models.cells import Cell
 from qkv.translate.models.gru import Gates
 
 if TYPE_CHECKING:
-    from qkv.translate.models.recurrent import Looked
+    from qkv.translate.models.recurrent import EncoderMemory
 
 
 def read_both_ways(encoder: nn.GRU, embedded: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,7 +87,7 @@ class _BothWays(torch.autograd.Function):
 
 
 def decode(
-    cell: Cell, similarity: Additive, memory: Looked, said: Tensor, first: Tensor
+    cell: Cell, similarity: Additive, memory: EncoderMemory, said: Tensor, first: Tensor
 ) -> tuple[Tensor, Tensor]:
     """States (batch, t, d), and what is given to the readout (batch, t, r), of all steps.
 

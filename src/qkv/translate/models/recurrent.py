@@ -21,7 +21,7 @@ from qkv.translate.models.readout import readout_of
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class RNNConfig:
     """The sizes and choices of a :class:`Translator`.
 
     Args:
@@ -63,7 +63,7 @@ class Recurrent:
         return self.embedding if self.tied else max(1, self.hidden // 2)
 
 
-class Looked(NamedTuple):
+class EncoderMemory(NamedTuple):
     """What the decoder looks at: the encoder's states, made ready to be compared."""
 
     key: Tensor  # (batch, s, p), prepared by the similarity
@@ -71,20 +71,20 @@ class Looked(NamedTuple):
     allowed: Tensor  # (batch, 1, s)
     summary: Tensor  # (batch, c): the last state of either direction
 
-    def select(self, sentences: Tensor) -> Looked:
-        return Looked(*(part[sentences] for part in self))
+    def select(self, sentences: Tensor) -> EncoderMemory:
+        return EncoderMemory(*(part[sentences] for part in self))
 
 
-class Standing(NamedTuple):
+class DecoderState(NamedTuple):
     """The decoder's state: one tensor (batch, n, hidden), or two for an LSTM."""
 
     parts: tuple[Tensor, ...]
 
-    def select(self, sentences: Tensor, rows: Tensor) -> Standing:
-        return Standing(tuple(part[sentences.unsqueeze(-1), rows] for part in self.parts))
+    def select(self, sentences: Tensor, rows: Tensor) -> DecoderState:
+        return DecoderState(tuple(part[sentences.unsqueeze(-1), rows] for part in self.parts))
 
 
-class Translator(Model[Looked, Standing]):
+class Translator(Model[EncoderMemory, DecoderState]):
     """c_t' = Σ_t α(h'_{t'−1}, h_t) h_t, Eq. 13, feeds the next state h'_t' and the next token.
 
     A bidirectional recurrent encoder gives the states h_t. At each step the decoder's last state
@@ -100,8 +100,8 @@ class Translator(Model[Looked, Standing]):
     W c = Σ α(h', h_t) W h_t.
 
     >>> import torch
-    >>> from qkv.translate import Recurrent, Translator
-    >>> model = Translator(Recurrent(embedding=16, hidden=32), source=100, target=90).eval()
+    >>> from qkv.translate import RNNConfig, Translator
+    >>> model = Translator(RNNConfig(embedding=16, hidden=32), source=100, target=90).eval()
     >>> memory = model.encode(torch.randint(4, 100, (2, 7)), torch.tensor([7, 5]))
     >>> step = model.step(memory, model.start(memory), tokens=torch.tensor([[2], [2]]))
     >>> model.logits(step.features).shape, step.weights.shape
@@ -114,7 +114,7 @@ class Translator(Model[Looked, Standing]):
     """
 
     def __init__(
-        self, sizes: Recurrent, source: int, target: int, similarity: SimilarityLike = None
+        self, sizes: RNNConfig, source: int, target: int, similarity: SimilarityLike = None
     ) -> None:
         super().__init__()
         states = 2 * sizes.hidden
@@ -157,14 +157,14 @@ class Translator(Model[Looked, Standing]):
         if self.sizes.tied:
             self.output.weight = self.target_embedding.weight
 
-    def encode(self, source: Tensor, lengths: Tensor) -> Looked:
+    def encode(self, source: Tensor, lengths: Tensor) -> EncoderMemory:
         value, summary = self.values(source, lengths)
         positions = torch.arange(source.shape[1], device=source.device)
         allowed = (positions < lengths.unsqueeze(-1)).unsqueeze(1)
         keys = self.key_map(value)
         nobody = keys.new_empty(len(keys), 0, self.sizes.hidden)
         _, prepared = self.similarity.prepare(nobody, keys)
-        return Looked(prepared, self.context(value), allowed, summary)
+        return EncoderMemory(prepared, self.context(value), allowed, summary)
 
     def values(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """What there is to look at, the h_t of Eq. 13 (batch, s, c), and their summary."""
@@ -185,11 +185,11 @@ class Translator(Model[Looked, Standing]):
         whole, _ = pad_packed_sequence(states, batch_first=True, total_length=embedded.shape[1])
         return whole, torch.cat([last[0], last[1]], dim=-1)
 
-    def start(self, memory: Looked) -> Standing:
+    def start(self, memory: EncoderMemory) -> DecoderState:
         first = torch.tanh(self.bridge(memory.summary)).unsqueeze(1)  # (batch, 1, hidden)
-        return Standing(self.cell.start(first))
+        return DecoderState(self.cell.start(first))
 
-    def look(self, memory: Looked, query: Tensor) -> Tensor:
+    def look(self, memory: EncoderMemory, query: Tensor) -> Tensor:
         """How much states (batch, n, hidden) look at each token of the source, (batch, n, s)."""
         nothing = query.new_empty(len(query), 0, self.key_dim)
         prepared, _ = self.similarity.prepare(query, nothing)
@@ -199,14 +199,16 @@ class Translator(Model[Looked, Standing]):
             scores = self.similarity.log_score(prepared, memory.key)
         return softmax(scores, memory.allowed, self.similarity.may_vanish)
 
-    def step(self, memory: Looked, state: Standing, tokens: Tensor) -> Step[Standing]:
+    def step(
+        self, memory: EncoderMemory, state: DecoderState, tokens: Tensor
+    ) -> Step[DecoderState]:
         weights = self.look(memory, state.parts[0])
         said = self._said(tokens) if self.training else self._said_by_distinct(tokens)
         given = torch.baddbmm(said, weights, memory.mapped)  # (batch, n, g)
         parts, features = self._go_on(given, state.parts)
-        return Step(self.dropout(features), Standing(parts), weights)
+        return Step(self.dropout(features), DecoderState(parts), weights)
 
-    def forced(self, memory: Looked, tokens: Tensor) -> Tensor:
+    def forced(self, memory: EncoderMemory, tokens: Tensor) -> Tensor:
         said = self._said(tokens)  # by all tokens, at once
         first = self.start(memory).parts
         if isinstance(self.similarity, Additive) and self.sizes.cell == "gru":
@@ -231,7 +233,7 @@ class Translator(Model[Looked, Standing]):
         parts = self.cell.step(to_cell, parts)
         return parts, self.readout(to_readout, parts[0])
 
-    def _unrolled(self, memory: Looked, said: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
+    def _unrolled(self, memory: EncoderMemory, said: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
         """The features (batch, t, r) of all steps, each made by :meth:`step`'s formula."""
         features = []
         for now in said.split(1, dim=1):

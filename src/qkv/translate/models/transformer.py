@@ -19,7 +19,7 @@ _LEARNED: dict[str, HeadSimilarity] = {"additive": Additive, "bilinear": Bilinea
 
 
 @dataclass(frozen=True)
-class Layers:
+class TransformerConfig:
     """The sizes of a :class:`Transformer`; `layers` on either side."""
 
     d_model: int = 256
@@ -31,7 +31,7 @@ class Layers:
     dropout: float = 0.2
 
 
-class Kept(NamedTuple):
+class LayerKeysValues(NamedTuple):
     """Keys and values (rows, heads, t, d) of one layer."""
 
     key: Tensor
@@ -44,38 +44,40 @@ class Kept(NamedTuple):
         return cache
 
 
-class Read(NamedTuple):
+class SourceMemory(NamedTuple):
     """The source as the decoder sees it; each layer's keys and values are made when first asked."""
 
     states: Tensor  # (batch, s, d_model)
     lengths: Tensor  # (batch,)
-    kept: tuple[Kept, ...]  # one for each layer, none while gradients are wanted
+    kept: tuple[LayerKeysValues, ...]  # one for each layer, none while gradients are wanted
 
-    def select(self, sentences: Tensor) -> Read:
-        kept = tuple(Kept(*(part[sentences] for part in layer)) for layer in self.kept)
-        return Read(self.states[sentences], self.lengths[sentences], kept)
+    def select(self, sentences: Tensor) -> SourceMemory:
+        kept = tuple(LayerKeysValues(*(part[sentences] for part in layer)) for layer in self.kept)
+        return SourceMemory(self.states[sentences], self.lengths[sentences], kept)
 
 
-class Said(NamedTuple):
+class DecoderCache(NamedTuple):
     """What was said so far: each layer's keys and values, n rows for each sentence."""
 
     rows: int
-    kept: tuple[Kept, ...]  # parts (batch · rows, heads, t, d); none before the first token
+    kept: tuple[
+        LayerKeysValues, ...
+    ]  # parts (batch · rows, heads, t, d); none before the first token
 
     @property
     def length(self) -> int:
         return self.kept[0].key.shape[-2] if self.kept else 0
 
-    def select(self, sentences: Tensor, rows: Tensor) -> Said:
+    def select(self, sentences: Tensor, rows: Tensor) -> DecoderCache:
         entries = (sentences.unsqueeze(-1) * self.rows + rows).flatten()
-        kept = tuple(Kept(*(part[entries] for part in layer)) for layer in self.kept)
-        return Said(rows.shape[1], kept)
+        kept = tuple(LayerKeysValues(*(part[entries] for part in layer)) for layer in self.kept)
+        return DecoderCache(rows.shape[1], kept)
 
 
 class DecoderLayer(nn.Module):
     """Look at what was said, look at the source, feed forward; each normed first and added."""
 
-    def __init__(self, sizes: Layers, similarity: HeadSimilarity) -> None:
+    def __init__(self, sizes: TransformerConfig, similarity: HeadSimilarity) -> None:
         super().__init__()
         d, dropout = sizes.d_model, sizes.dropout
 
@@ -89,7 +91,7 @@ class DecoderLayer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(3))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, memory: Read) -> Tensor:
+    def forward(self, x: Tensor, memory: SourceMemory) -> Tensor:
         """All tokens (batch, t, d) at once, each looking back only."""
         now = self.norms[0](x)
         x = x + self.dropout(self.said(now, now, now, need_weights=False)[0])
@@ -98,8 +100,8 @@ class DecoderLayer(nn.Module):
         return self._fed_forward(x + self.dropout(asked))
 
     def step(
-        self, x: Tensor, memory: Read, source: Kept, said: Kept | None
-    ) -> tuple[Tensor, Kept, Tensor]:
+        self, x: Tensor, memory: SourceMemory, source: LayerKeysValues, said: LayerKeysValues | None
+    ) -> tuple[Tensor, LayerKeysValues, Tensor]:
         """The next token of each row (batch, n, d), what is kept of it, and what it looked at."""
         now = self.norms[0](x).flatten(0, 1).unsqueeze(1)  # (batch · n, 1, d)
         cache = KVCache(1) if said is None else said.cache(room=1)
@@ -109,20 +111,20 @@ class DecoderLayer(nn.Module):
         answer, weights = self.source(
             self.norms[1](x), None, None, mask=Lengths(memory.lengths), cache=source.cache()
         )
-        return self._fed_forward(x + answer), Kept(cache.key, cache.value), weights
+        return self._fed_forward(x + answer), LayerKeysValues(cache.key, cache.value), weights
 
     def _fed_forward(self, x: Tensor) -> Tensor:
         hidden = self.dropout(F.relu(self.wide(self.norms[2](x))))
         return x + self.dropout(self.narrow(hidden))  # type: ignore[no-any-return]
 
 
-class Transformer(Model[Read, Said]):
+class Transformer(Model[SourceMemory, DecoderCache]):
     """A transformer encoder-decoder with any similarity, used and trained as the translator is.
 
     The weights that a step gives are those of its last layer, averaged over the heads.
     """
 
-    def __init__(self, sizes: Layers, source: int, target: int) -> None:
+    def __init__(self, sizes: TransformerConfig, source: int, target: int) -> None:
         super().__init__()
         self.sizes, d = sizes, sizes.d_model
         similarity = _LEARNED.get(sizes.similarity, sizes.similarity)
@@ -150,17 +152,19 @@ class Transformer(Model[Read, Said]):
         if sizes.tied:
             self.output.weight = self.target_embedding.weight
 
-    def encode(self, source: Tensor, lengths: Tensor) -> Read:
+    def encode(self, source: Tensor, lengths: Tensor) -> SourceMemory:
         embedded = self._embedded(self.source_embedding, source)
         states = self.encoder(embedded, Lengths(lengths))
         if torch.is_grad_enabled():
-            return Read(states, lengths, ())
-        return Read(states, lengths, tuple(self._asked(layer, states) for layer in self.layers))
+            return SourceMemory(states, lengths, ())
+        return SourceMemory(
+            states, lengths, tuple(self._asked(layer, states) for layer in self.layers)
+        )
 
-    def start(self, memory: Read) -> Said:
-        return Said(1, ())
+    def start(self, memory: SourceMemory) -> DecoderCache:
+        return DecoderCache(1, ())
 
-    def step(self, memory: Read, state: Said, tokens: Tensor) -> Step[Said]:
+    def step(self, memory: SourceMemory, state: DecoderCache, tokens: Tensor) -> Step[DecoderCache]:
         if torch.is_grad_enabled():
             raise RuntimeError("a transformer takes single steps under torch.no_grad() only")
         x = self._embedded(self.target_embedding, tokens.unsqueeze(-1), state.length).squeeze(-2)
@@ -170,9 +174,9 @@ class Transformer(Model[Read, Said]):
             said = state.kept[i] if state.kept else None
             x, new, weights = layer.step(x, memory, memory.kept[i], said)
             kept.append(new)
-        return Step(self.norm(x), Said(tokens.shape[1], tuple(kept)), weights)
+        return Step(self.norm(x), DecoderCache(tokens.shape[1], tuple(kept)), weights)
 
-    def forced(self, memory: Read, tokens: Tensor) -> Tensor:
+    def forced(self, memory: SourceMemory, tokens: Tensor) -> Tensor:
         x = self._embedded(self.target_embedding, tokens)
         for layer in self.layers:
             x = layer(x, memory)
@@ -186,9 +190,9 @@ class Transformer(Model[Read, Said]):
         scaled = embedding(tokens) * self.sizes.d_model**0.5
         return self.dropout(self.positions(scaled, start))  # type: ignore[no-any-return]
 
-    def _asked(self, layer: nn.Module, states: Tensor) -> Kept:
+    def _asked(self, layer: nn.Module, states: Tensor) -> LayerKeysValues:
         """What a layer makes of the source, once for all steps."""
         assert isinstance(layer, DecoderLayer)
         cache = KVCache(states.shape[1])
         layer.source(states[:, :0], states, states, need_weights=False, cache=cache)
-        return Kept(cache.key, cache.value)
+        return LayerKeysValues(cache.key, cache.value)

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 from qkv.translate.training import train
-from qkv.translate.training.train import Epoch, Recipe
+from qkv.translate.training.train import Epoch, TrainingConfig
 
 #: Steps over which the speed is measured.
 _WINDOW = 50
@@ -23,7 +23,7 @@ _WINDOW = 50
 class Display:
     """A line that moves with every step, and one that stays for each epoch."""
 
-    def __init__(self, console: Console, recipe: Recipe) -> None:
+    def __init__(self, console: Console, recipe: TrainingConfig) -> None:
         self.console, self.recipe = console, recipe
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
@@ -51,7 +51,7 @@ class Display:
     ) -> None:
         self.bar.stop()
 
-    def step(self, progress: train.Progress, batches: int, tokens: int) -> None:
+    def step(self, progress: train.TrainingState, batches: int, tokens: int) -> None:
         now = time.monotonic()
         self.recent.append((now, tokens))
         span = now - self.recent[0][0]
@@ -66,7 +66,7 @@ class Display:
             left=_readable(self._left(progress, batches, now)),
         )
 
-    def epoch(self, progress: train.Progress, result: Epoch) -> None:
+    def epoch(self, progress: train.TrainingState, result: Epoch) -> None:
         source, wanted, found = map(escape, result.sample)
         best = "  [green]best[/]" if result.is_best else ""
         self.console.print(
@@ -78,7 +78,7 @@ class Display:
         mark = "=" if wanted == found else "≠"
         self.console.print(f"  [dim]{source} → {found} {mark} {wanted}[/]", highlight=False)
 
-    def _left(self, progress: train.Progress, batches: int, now: float) -> float | None:
+    def _left(self, progress: train.TrainingState, batches: int, now: float) -> float | None:
         done = (progress.epoch + progress.batch / batches) / self.recipe.epochs
         if self.begun is None:
             self.begun = (now, done)
@@ -94,42 +94,44 @@ class TensorBoard:
     """The same as curves; `folder` is what `tensorboard --logdir` is given."""
 
     def __init__(self, folder: Path) -> None:
-        need("tensorboard", "tensorboard")
-        self.writer: Any = need("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+        require("tensorboard", "tensorboard")
+        self.writer: Any = require("torch.utils.tensorboard", "tensorboard").SummaryWriter(
+            str(folder)
+        )
 
-    def step(self, progress: train.Progress, batches: int, tokens: int) -> None:
+    def step(self, progress: train.TrainingState, batches: int, tokens: int) -> None:
         loss = progress.loss / max(1, progress.tokens)
         self.writer.add_scalar("training/loss", loss, progress.step)
 
-    def epoch(self, progress: train.Progress, result: Epoch) -> None:
+    def epoch(self, progress: train.TrainingState, result: Epoch) -> None:
         for name in ("valid_loss", "bleu", "exact"):
             self.writer.add_scalar(f"validation/{name}", getattr(result, name), progress.step)
         self.writer.add_text("sample", " → ".join(result.sample[::2]), progress.step)
         self.writer.flush()
 
 
-class Several:
+class CallbackList:
     """Watchers that all want to know."""
 
-    def __init__(self, *watchers: train.Watcher) -> None:
+    def __init__(self, *watchers: train.Callback) -> None:
         self.watchers = watchers
 
-    def step(self, progress: train.Progress, batches: int, tokens: int) -> None:
+    def step(self, progress: train.TrainingState, batches: int, tokens: int) -> None:
         for watcher in self.watchers:
             watcher.step(progress, batches, tokens)
 
-    def epoch(self, progress: train.Progress, result: Epoch) -> None:
+    def epoch(self, progress: train.TrainingState, result: Epoch) -> None:
         for watcher in self.watchers:
             watcher.epoch(progress, result)
 
 
-class Silent:
+class NullCallback:
     """Nobody is told."""
 
-    def step(self, progress: train.Progress, batches: int, tokens: int) -> None:
+    def step(self, progress: train.TrainingState, batches: int, tokens: int) -> None:
         pass
 
-    def epoch(self, progress: train.Progress, result: Epoch) -> None:
+    def epoch(self, progress: train.TrainingState, result: Epoch) -> None:
         pass
 
 

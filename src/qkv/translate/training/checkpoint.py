@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 from qkv.translate.data import vocabulary
 from qkv.translate.decoding.interpreter import Interpreter
 from qkv.translate.models.factory import model_of
@@ -94,9 +94,9 @@ class Checkpoint:
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of one of the checkpoint's files."""
         path = self.folder / Path(name).name  # a name, never a way out of the folder
-        safetensors = need("safetensors", "translate")
+        safetensors = require("safetensors", "translate")
         try:
-            return need("safetensors.torch", "translate").load_file(path)  # type: ignore[no-any-return]
+            return require("safetensors.torch", "translate").load_file(path)  # type: ignore[no-any-return]
         except FileNotFoundError:
             raise ValueError(f"{self.folder} is not whole: {path.name} is missing") from None
         except safetensors.SafetensorError as error:
@@ -112,7 +112,7 @@ class Checkpoint:
         """Write the model and all that is needed to go on; `is_best` makes it the one to use."""
         step = progress["step"]
         weights, state = f"weights-{step}.safetensors", f"training-{step}.safetensors"
-        to_bytes = need("safetensors.torch", "translate").save
+        to_bytes = require("safetensors.torch", "translate").save
         _write(self.folder / weights, to_bytes(parameters(model)))
         _write(self.folder / state, to_bytes(training))
         self.config["last"] = {"weights": weights, "training": state, "progress": progress}

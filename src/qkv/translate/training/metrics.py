@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 
 
 class Score(NamedTuple):
@@ -29,7 +29,7 @@ def score(found: Sequence[str], wanted: Sequence[str], tokenize: str = "13a") ->
         raise ValueError(
             f"there must be a reference for each of {len(found)} translations; got {len(wanted)}"
         )
-    metrics = need("sacrebleu.metrics", "translate")
+    metrics = require("sacrebleu.metrics", "translate")
     # Text that is tokenised already is what "none" is for; the hint against it would be noise.
     bleu, chrf = metrics.BLEU(tokenize=tokenize, force=True), metrics.CHRF()
     references = [list(wanted)]

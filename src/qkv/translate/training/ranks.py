@@ -15,7 +15,7 @@ from qkv.cluster.exchange import Exchange
 from qkv.translate.data.batches import Batch
 
 
-class Alone:
+class SingleProcess:
     """One process, which does everything."""
 
     count = 1
@@ -38,7 +38,7 @@ class Alone:
         return list(numbers)
 
 
-class Ranks(Alone):
+class Ranks(SingleProcess):
     """Several processes of a gloo group: each takes every so-many-th example of a batch."""
 
     def __init__(self) -> None:
@@ -69,10 +69,10 @@ class Loss(nn.Module):
 
 
 @contextmanager
-def joined() -> Iterator[Alone]:
+def joined() -> Iterator[SingleProcess]:
     """The processes that torchrun started together, or this one alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        yield Alone()
+        yield SingleProcess()
         return
     dist.init_process_group("gloo")
     try:

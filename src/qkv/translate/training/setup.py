@@ -11,19 +11,19 @@ import torch
 from qkv.translate.data import vocabulary
 from qkv.translate.data.batches import Batching, encode
 from qkv.translate.data.sources import Sources
-from qkv.translate.data.text import Corpus, Refused
+from qkv.translate.data.text import Corpus, SkippedLines
 from qkv.translate.data.vocabulary import Level
 from qkv.translate.decoding.interpreter import Interpreter
 from qkv.translate.models.factory import model_of
-from qkv.translate.models.recurrent import Recurrent
-from qkv.translate.models.transformer import Layers
+from qkv.translate.models.recurrent import RNNConfig
+from qkv.translate.models.transformer import TransformerConfig
 from qkv.translate.training.checkpoint import Checkpoint
-from qkv.translate.training.ranks import Alone
-from qkv.translate.training.train import Recipe, Training, Watcher
+from qkv.translate.training.ranks import SingleProcess
+from qkv.translate.training.train import Callback, Training, TrainingConfig
 
 
 @dataclass(frozen=True)
-class Spelling:
+class TokenizerConfig:
     """How sentences become numbers: in which pieces, how many, one vocabulary or two."""
 
     level: Level = "subwords"
@@ -45,9 +45,9 @@ class Spelling:
 
 #: What `--demo dates` is trained with: characters, and a small model.
 DATES = (
-    Recurrent(embedding=64, hidden=128, dropout=0.0, features=64),
-    Spelling("characters", size=1000, joint=False),
-    Recipe(
+    RNNConfig(embedding=64, hidden=128, dropout=0.0, features=64),
+    TokenizerConfig("characters", size=1000, joint=False),
+    TrainingConfig(
         epochs=3,
         learning_rate=4e-3,
         warmup=100,
@@ -60,17 +60,17 @@ DATES = (
 
 class Session(NamedTuple):
     training: Training
-    refused: Refused  # lines that could not be used
+    refused: SkippedLines  # lines that could not be used
 
 
 def begin(
     folder: Path,
     sources: Sources,
-    sizes: Recurrent | Layers,
-    spelling: Spelling,
-    recipe: Recipe,
-    watcher: Watcher,
-    ranks: Alone | None = None,
+    sizes: RNNConfig | TransformerConfig,
+    spelling: TokenizerConfig,
+    recipe: TrainingConfig,
+    watcher: Callback,
+    ranks: SingleProcess | None = None,
 ) -> Session:
     """A new training whose checkpoints go into a new folder; of several processes the first makes
     it."""
@@ -78,7 +78,7 @@ def begin(
     source, target = spelling.learn(corpus)
     examples, refused = encode(corpus, source, target, spelling.max_length)
     torch.manual_seed(recipe.seed)
-    kind = "recurrent" if isinstance(sizes, Recurrent) else "transformer"
+    kind = "recurrent" if isinstance(sizes, RNNConfig) else "transformer"
     model = model_of({"kind": kind, **asdict(sizes)}, len(source), len(target))
     interpreter = Interpreter(model, source, target, sources.normalization)
     facts = {
@@ -95,14 +95,14 @@ def begin(
     return Session(training, refused)
 
 
-def resume(folder: Path, watcher: Watcher, ranks: Alone | None = None) -> Session:
+def resume(folder: Path, watcher: Callback, ranks: SingleProcess | None = None) -> Session:
     """The training in a folder, from its last checkpoint on."""
     checkpoint = Checkpoint.open(folder)
     config = checkpoint.config
     interpreter = checkpoint.interpreter("last")
     corpus, valid = Sources(**config["sources"]).load()
     examples, refused = encode(corpus, interpreter.source, interpreter.target, config["max_length"])
-    recipe = Recipe.from_json(config["recipe"])
+    recipe = TrainingConfig.from_json(config["recipe"])
     training = Training(interpreter, examples, valid, recipe, checkpoint, watcher, ranks)
     training.resume()
     return Session(training, refused)

@@ -22,11 +22,11 @@ from qkv.translate.decoding.interpreter import Interpreter
 from qkv.translate.decoding.search import Search
 from qkv.translate.training.checkpoint import Checkpoint, restore
 from qkv.translate.training.metrics import score
-from qkv.translate.training.ranks import Alone, Loss
+from qkv.translate.training.ranks import Loss, SingleProcess
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainingConfig:
     """How to train.
 
     The learning rate rises in a line over `warmup` steps and falls in a line to a twentieth at the
@@ -60,12 +60,12 @@ class Recipe:
         return self.learning_rate * min(1.0, step / max(1, self.warmup)) * (1.0 - 0.95 * done)
 
     @classmethod
-    def from_json(cls, state: dict[str, Any]) -> Recipe:
+    def from_json(cls, state: dict[str, Any]) -> TrainingConfig:
         return cls(**{**state, "batching": Batching(**state["batching"])})
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """How far a training has come: all that its future depends on, beside the tensors."""
 
     epoch: int = 0
@@ -92,12 +92,12 @@ class Epoch(NamedTuple):
     sample: tuple[str, str, str]  # source, reference, translation
 
 
-class Watcher(Protocol):
+class Callback(Protocol):
     """Who is told how it goes."""
 
-    def step(self, progress: Progress, batches: int, tokens: int) -> None: ...
+    def step(self, progress: TrainingState, batches: int, tokens: int) -> None: ...
 
-    def epoch(self, progress: Progress, result: Epoch) -> None: ...
+    def epoch(self, progress: TrainingState, result: Epoch) -> None: ...
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong
@@ -123,12 +123,12 @@ class Training:
         interpreter: Interpreter,
         examples: Sequence[Example],
         valid: Sequence[Pair],
-        recipe: Recipe,
+        recipe: TrainingConfig,
         checkpoint: Checkpoint,
-        watcher: Watcher,
-        ranks: Alone | None = None,
+        watcher: Callback,
+        ranks: SingleProcess | None = None,
     ) -> None:
-        self.ranks = ranks or Alone()
+        self.ranks = ranks or SingleProcess()
         self.interpreter, self.model = interpreter, interpreter.model
         self.examples, self.valid, self.recipe = examples, valid, recipe
         self.checkpoint, self.watcher = checkpoint, watcher
@@ -136,7 +136,7 @@ class Training:
             self.model.parameters(), fused=True, weight_decay=recipe.weight_decay
         )
         self._loss = self.ranks.wrap(Loss(self.model, recipe.smoothing))
-        self.progress = Progress(data=_fingerprint(examples))
+        self.progress = TrainingState(data=_fingerprint(examples))
         self._stop = False
         self._valid = [
             Example(
@@ -149,7 +149,7 @@ class Training:
     def resume(self) -> None:
         """Go back to where the checkpoint's last save was made."""
         last = self.checkpoint.config["last"]
-        progress = Progress(**last["progress"])
+        progress = TrainingState(**last["progress"])
         if progress.data != self.progress.data:
             raise ValueError("the training pairs must be those that the training began with")
         self.progress = progress
@@ -164,7 +164,7 @@ class Training:
                 kind: state[f"{name}/{kind}"] for kind in ("step", "exp_avg", "exp_avg_sq")
             }
 
-    def run(self) -> Progress:
+    def run(self) -> TrainingState:
         """Train to the end of the recipe; :class:`Interrupted` where a signal came before."""
         with self._stoppable():
             while self.progress.epoch < self.recipe.epochs and not self._finished():
@@ -297,7 +297,7 @@ class Training:
 class _Clock:
     """Adds the time since the last tick to the progress."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: TrainingState) -> None:
         self.progress = progress
         self.wall, self.cpu = time.monotonic(), time.process_time()
 

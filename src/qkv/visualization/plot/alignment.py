@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 from qkv.visualization.plot import cells, palette
 from qkv.visualization.token_labels import WeightsLike, as_tokens, as_weights
 
@@ -29,7 +29,7 @@ def alignment(weights: WeightsLike, source: Sequence[str], target: Sequence[str]
     n, m = found.shape
     rows, columns = as_tokens(target, n, "target"), as_tokens(source, m, "source")
     figure, axes = cells.sheet(found, rows, columns, highest=1.0)
-    frame = need("matplotlib.patches", "plot").Rectangle
+    frame = require("matplotlib.patches", "plot").Rectangle
     for place in np.flatnonzero(np.nan_to_num(found).any(axis=1)):
         best = int(np.nanargmax(found[place]))
         corner = best - 0.5, place - 0.5

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkv.atomic_write import replacing
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 from qkv.visualization.plot import palette
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _FORMATS = [".pdf", ".png", ".svg"]
 
 def new(width: float, height: float) -> Figure:
     """An empty figure of this size in inches, apart from pyplot's global state."""
-    figure: Figure = need("matplotlib.figure", "plot").Figure(
+    figure: Figure = require("matplotlib.figure", "plot").Figure(
         figsize=(width, height), layout="constrained"
     )
     return figure

@@ -6,7 +6,7 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -53,7 +53,7 @@ def room(tokens: list[str] | None, size: float) -> float:
 def name_ticks(axis: Axis, tokens: list[str] | None, pitch: float, **style: Any) -> None:
     """Name as many tokens as have room, `pitch` inches apart; without names, number them."""
     if tokens is None:
-        axis.set_major_locator(need("matplotlib.ticker", "plot").MaxNLocator(integer=True))
+        axis.set_major_locator(require("matplotlib.ticker", "plot").MaxNLocator(integer=True))
         return
     size = size_for(pitch)
     step = math.ceil(size * 1.1 / _POINTS_PER_INCH / pitch)
@@ -63,5 +63,5 @@ def name_ticks(axis: Axis, tokens: list[str] | None, pitch: float, **style: Any)
 
 @cache
 def _installed() -> list[str]:
-    names = set(need("matplotlib.font_manager", "plot").get_font_names())
+    names = set(require("matplotlib.font_manager", "plot").get_font_names())
     return [name for name in _FALLBACKS if name in names]

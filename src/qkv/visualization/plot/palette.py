@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 
 GROUND, PAPER, INK, MUTED, LINE = "#ffffff", "#f6f7f9", "#20242c", "#59616e", "#dfe3e8"
 QUERY, KEY, WEIGHT, ANSWER = "#b3430a", "#1f5fa8", "#7a2fa6", "#0b7350"
@@ -20,5 +20,5 @@ SERIES = [ANSWER, KEY, QUERY, WEIGHT, MUTED]
 @cache
 def weights_map() -> Any:
     """Weights from none to most: one hue, lighter to darker, the same to the colour-blind."""
-    make = need("matplotlib.colors", "plot").LinearSegmentedColormap
+    make = require("matplotlib.colors", "plot").LinearSegmentedColormap
     return make.from_list("weights", [GROUND, "#dcc4ea", WEIGHT])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.atomic_write import replacing
-from qkv.optional_dependencies import need
+from qkv.optional_dependencies import require
 from qkv.visualization.token_labels import WeightsLike, as_tokens, as_weights
 from qkv.visualization.viewer.codec import pack
 from qkv.visualization.viewer.page import frame, page
@@ -53,7 +53,7 @@ class View:
 
     def widget(self) -> AttentionWidget:
         """The view as an anywidget, to be placed beside other widgets."""
-        need("anywidget", "view")
+        require("anywidget", "view")
         from qkv.visualization.viewer.widget import AttentionWidget
 
         return AttentionWidget(data=self.data)
