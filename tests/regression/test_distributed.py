@@ -1,4 +1,4 @@
-"""TrainingData on the workers of a Dask cluster: the answers of one machine."""
+"""Examples on the workers of a Dask cluster: the answers of one machine."""
 
 from __future__ import annotations
 

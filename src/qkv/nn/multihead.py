@@ -1,4 +1,4 @@
-"""Multi-head attention: several heads attend_per_head side by side, each in its own projection."""
+"""Multi-head attention: several heads ask side by side, each in its own projection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TrainingData that stay on the workers of a Dask cluster: each part answers, and answers merge.
+"""Examples that stay on the workers of a Dask cluster: each part answers, and answers merge.
 
 What is not distributed is refused by name: the search for a bandwidth, lines (degree 1),
 categories, missing numbers, weights of rows, and the nearest example where none is in sight.

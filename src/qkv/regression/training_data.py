@@ -46,7 +46,7 @@ class TrainingData(NamedTuple):
     def seen(
         cls, keys: Keys, target: Array, weight: Array | None, categories: tuple[Category, ...]
     ) -> TrainingData:
-        """TrainingData of targets as they were observed.
+        """Examples of targets as they were observed.
 
         Targets far from 0 are counted from a pivot, so that what they differ by keeps its digits:
         but only where none is lost, which is between half of the pivot and twice of it.

@@ -26,7 +26,7 @@ from qkv.table.sources import Part, Request, Scan, Source
 from qkv.table.sources.base import Where
 from qkv.table.where import Condition, WhereLike, both, condition_of
 
-#: WeightedMean of a bandwidth that no sample could tell.
+#: Said of a bandwidth that no sample could tell.
 _UNKNOWN = " (a guess: leave-one-out takes two rows or more)"
 
 

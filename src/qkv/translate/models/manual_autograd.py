@@ -1,4 +1,4 @@
-"""RNNConfig networks unrolled by hand: all steps as one function with its own way back.
+"""Recurrent networks unrolled by hand: all steps as one function with its own way back.
 
 The formulas are those of :class:`torch.nn.GRU`, of :class:`~qkv.translate.models.cells.Gru` and of
 :class:`qkv.Additive`; tests hold them to those. They are quicker because a step is few, large
