@@ -38,6 +38,9 @@ class TopK(Mask):
     def best_of(self) -> tuple[int, Mask | None]:
         return self.k, None
 
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
+
     def signature(self) -> Hashable:
         return TopK, self.k
 

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from qkv import grouped
 from qkv.looking import may_look
-from qkv.mask import MaskLike
+from qkv.mask import MaskLike, as_mask
 from qkv.normalize import softmax
 from qkv.operators.dense import admit
 from qkv.problem import Problem, pose
 from qkv.quarantine import quarantine
-from qkv.similarity import Bilinear, Cosine, Dot, ScaledDot, SimilarityLike
-from qkv.similarity.base import widen
+from qkv.similarity import Bilinear, Cosine, Dot, ScaledDot, SimilarityLike, as_similarity
+from qkv.similarity.base import product, widen
 
 #: Similarities whose scores are a matrix product, made for us and free to be written over.
 _PRODUCTS = (Dot, ScaledDot, Cosine, Bilinear)
@@ -34,24 +35,51 @@ def attend_weighed(
     similarity: SimilarityLike = None,
     mask: MaskLike | None = None,
     dropout: float = 0.0,
+    enable_gqa: bool = False,
 ) -> Weighed:
     """As :func:`qkv.attend`, by way of the weights, which are given out too.
 
     With dropout they are the weights after it: those that made the answer.
     """
     if has_torch_function_variadic(query, key, value):
+        if enable_gqa:
+            key, value = (grouped.for_every_head(x, query.shape[-3]) for x in (key, value))
         options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
         tensors = (query, key, value)
         weighed: Weighed = handle_torch_function(attend_weighed, tensors, *tensors, **options)
         return weighed
+    if enable_gqa:
+        return _of_groups(query, key, value, similarity, mask, dropout)
     quarantined = quarantine(pose(query, key, value, similarity, mask, dropout))
     problem = quarantined.problem
     weights = _weights(problem)
     if problem.dropout is not None:
         weights = problem.dropout.apply(weights, 0)
     weights = weights.expand(*problem.batch, problem.n, problem.m)
-    answer = (weights @ widen(problem.value)).to(value.dtype)
+    answer = product(weights, widen(problem.value)).to(value.dtype)
     return Weighed(quarantined.mark(answer), quarantined.mark(weights.to(query.dtype)))
+
+
+def _of_groups(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    similarity: SimilarityLike,
+    mask: MaskLike | None,
+    dropout: float,
+) -> Weighed:
+    """The same of heads that share those of keys and values."""
+    whole = None if mask is None else as_mask(mask)
+    chosen = as_similarity(similarity)
+    parts = [
+        attend_weighed(*part[:3], similarity=part.similarity, mask=part.mask, dropout=dropout)
+        for part in grouped.questions(query, key, value, chosen, whole, dropout)
+    ]
+    answers, weights = (list(each) for each in zip(*parts, strict=True))
+    return Weighed(
+        grouped.joined(answers, (query, key, value), value.shape[-1]),
+        grouped.joined(weights, (query, key, value), key.shape[-2]),
+    )
 
 
 def _weights(problem: Problem) -> Tensor:
