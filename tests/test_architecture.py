@@ -28,6 +28,7 @@ ORDER = [
     "partial",
     "dropout",
     "problem",
+    "grouped",
     "cost",
     "nonfinite",
     "operators",
