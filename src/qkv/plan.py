@@ -135,11 +135,12 @@ def explain(problem: Problem) -> Plan:
     seconds: dict[str, float] = {}
     rejected: dict[str, str] = {}
     for name, operator in OPERATORS.items():
-        estimate = operator.estimate(problem)
         offer = operator.ask(problem)
-        if isinstance(offer, str):
+        if isinstance(offer, str):  # what is refused may have no estimate, such as no pairs at all
             rejected[name] = offer
-        elif isinstance(estimate, str):
+            continue
+        estimate = operator.estimate(problem)
+        if isinstance(estimate, str):
             rejected[name] = estimate
         else:
             able[name], seconds[name] = offer, estimate

@@ -135,6 +135,8 @@ def _answer(problem: Problem, operator: str | None) -> Result:
         problem = problem._replace(asked_again=True)
     quarantined = quarantine(problem)
     answer, log_total = plan.answer(quarantined.problem, operator)
+    if log_total is not None:
+        log_total = quarantined.mark(log_total.unsqueeze(-1)).squeeze(-1)
     return quarantined.mark(answer), log_total
 
 
