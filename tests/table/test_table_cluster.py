@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 import qkv
 from qkv.cli import app
 from qkv.cluster import ClusterError, jobs
-from qkv.table import parts, reading
+from qkv.table import aggregation, parts
 from qkv.table.sources import Request, base
 from qkv.table.sources.postgres import without_secrets
 
@@ -301,7 +301,7 @@ def _read_after(seconds: float) -> None:
 
     def late(*words: Any) -> Any:
         time.sleep(seconds)
-        return reading.read(*words)
+        return aggregation.read(*words)
 
     parts.read = late  # type: ignore[attr-defined]
 

@@ -17,11 +17,11 @@ import pytest
 import torch
 from toy import RECIPE, SIZES, SPELLING, write_pairs
 
-from qkv.translate import Recipe, begin, load, resume
-from qkv.translate.batches import Batching
-from qkv.translate.checkpoint import Checkpoint
-from qkv.translate.progress import Silent
-from qkv.translate.train import Epoch, Progress
+from qkv.translate import TrainingConfig, begin, load, resume
+from qkv.translate.data.batches import Batching
+from qkv.translate.training.callbacks import NullCallback
+from qkv.translate.training.checkpoint import Checkpoint
+from qkv.translate.training.train import Epoch, TrainingState
 
 _BATCH = 200
 
@@ -69,11 +69,11 @@ def _begun(folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     return run, ranks
 
 
-class Diary(Silent):
+class Diary(NullCallback):
     def __init__(self) -> None:
         self.losses: list[tuple[float, float]] = []
 
-    def epoch(self, progress: Progress, result: Epoch) -> None:
+    def epoch(self, progress: TrainingState, result: Epoch) -> None:
         self.losses.append((result.loss, result.valid_loss))
 
 
@@ -87,7 +87,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     # One of the processes speaks, once for each epoch.
     told = re.findall(r"epoch \d: loss (\S+), validation loss (\S+),", out)
     assert len(told) == 2
-    recipe = Recipe(
+    recipe = TrainingConfig(
         epochs=2, learning_rate=RECIPE.learning_rate, warmup=RECIPE.warmup, smoothing=0.0,
         batching=Batching(_BATCH), watch="exact", seed=3,
     )  # fmt: skip
@@ -112,7 +112,7 @@ def test_a_killed_rank_ends_all_with_the_last_good_checkpoint(tmp_path: Path) ->
     run.communicate(timeout=60)
     assert run.returncode != 0
     assert not any(process.is_running() for process in ranks)
-    again = resume(tmp_path / "model", Silent())  # one process goes on where two were
+    again = resume(tmp_path / "model", NullCallback())  # one process goes on where two were
     before = again.training.progress.step
     assert before > 0
     groups = [[0, 1, 2], [3, 4]]
@@ -129,5 +129,5 @@ def test_ctrl_c_ends_all_ranks_after_a_checkpoint(tmp_path: Path) -> None:
     assert run.returncode != 0
     assert not any(process.is_running() for process in ranks)
     assert "--resume" in out, out
-    again = resume(tmp_path / "model", Silent())
+    again = resume(tmp_path / "model", NullCallback())
     assert again.training.progress.step >= before > 0

@@ -21,7 +21,7 @@ import torch
 import qkv
 from qkv.benchmarks import Figure
 from qkv.cluster.costs import Rates, table_costs, tensor_plan, tensor_seconds
-from qkv.extras import need
+from qkv.optional_dependencies import require
 
 #: Rows of the table; 10⁸ take 1.6 GB of disk. QKV_BENCH_ROWS says another number.
 ROWS = int(os.environ.get("QKV_BENCH_ROWS", 10**8))
@@ -33,12 +33,16 @@ _N, _HEADS, _D = 8192, 4, 64
 
 def measure() -> Iterator[Figure]:
     """What `qkv bench cluster` shows."""
+    for part in PARTS.values():
+        yield from part()
+
+
+def _tables() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(prefix="qkv-bench-") as folder:
         large, small = Path(folder) / "large", Path(folder) / "small"
         _write(large, ROWS)
         _write(small, 200_000)
         yield from _workers(large, small)
-    yield from _ring()
 
 
 def _write(folder: Path, rows: int) -> None:
@@ -100,7 +104,7 @@ def _cluster(workers: int) -> Iterator[Any]:
     Arrow decodes ahead in a thread of its own, whatever it is told: left alone, a single worker
     would keep two cores busy, and two would be compared with two.
     """
-    distributed = need("distributed", "cluster")
+    distributed = require("distributed", "cluster")
     with (
         warnings.catch_warnings(),
         distributed.LocalCluster(
@@ -221,3 +225,6 @@ def _times(call: Callable[[], Any], count: int) -> list[float]:
 
 def _median(call: Callable[[], Any], count: int) -> float:
     return statistics.median(_times(call, count))
+
+
+PARTS = {"tables": _tables, "ring": _ring}

@@ -16,20 +16,20 @@ import numpy as np
 from qkv.bandwidth import (
     STEP,
     Axis,
+    BandwidthWarning,
     Best,
-    Undecided,
     affordable_grid,
     log_error,
     scale,
     search,
     span,
 )
+from qkv.regression.adaptive_bandwidth import Nearest
 from qkv.regression.criteria import CRITERIA, along
-from qkv.regression.examples import Array, Examples, Width
 from qkv.regression.kernels import spread
 from qkv.regression.local import LeaveOneOut
-from qkv.regression.nearest import Nearest
-from qkv.regression.progress import Progress
+from qkv.regression.progress import SearchProgress
+from qkv.regression.training_data import Array, TrainingData, Width
 from qkv.similarity import Boxcar, CompactKernel, Kernel
 from qkv.staircase import MOST_KEYS, lowest, staircase
 
@@ -38,7 +38,7 @@ SMOOTHING_STEPS = 6  # places of the first grid of each smoothing
 
 
 @dataclass
-class Found:
+class ChosenBandwidth:
     width: Width
     curve: Array  # (candidates, d + c + 1): bandwidths, smoothings, error; in order of trial
 
@@ -52,7 +52,7 @@ class Facts(NamedTuple):
     undecidable: str | None  # why no search can tell
 
     @classmethod
-    def of(cls, examples: Examples) -> Facts:
+    def of(cls, examples: TrainingData) -> Facts:
         square = (examples.target - examples.mean) ** 2
         variance = float(np.average(square, axis=0, weights=examples.weight).mean())
         return cls(_count(examples), scales(examples), variance, _undecidable(examples))
@@ -71,13 +71,13 @@ class Judge(Protocol):
 
 
 def find(
-    examples: Examples,
+    examples: TrainingData,
     kernel: Kernel,
     wanted: Any,
     degree: int,
     smoothing: Array | None,
     verbose: bool,
-) -> Found:
+) -> ChosenBandwidth:
     """The width that `wanted` asks for: a number, one for each column, a rule or a criterion.
 
     `smoothing` is that of each categorical column, if it was set and is not to be searched for.
@@ -86,7 +86,7 @@ def find(
     unsmoothed = _default_smoothing(examples) if smoothing is None else smoothing
     if not isinstance(wanted, (str, Nearest)):
         nothing = np.zeros((0, d + len(unsmoothed) + 1))
-        return Found(Width(checked(wanted, d), unsmoothed), nothing)
+        return ChosenBandwidth(Width(checked(wanted, d), unsmoothed), nothing)
     judge = _Here(examples, kernel, degree, smoothing is not None)
     return choose(Facts.of(examples), kernel, wanted, unsmoothed, judge, verbose)
 
@@ -94,14 +94,14 @@ def find(
 def choose(
     facts: Facts, kernel: Kernel, wanted: str | Nearest, smoothing: Array, judge: Judge,
     verbose: bool,
-) -> Found:  # fmt: skip
+) -> ChosenBandwidth:  # fmt: skip
     """The width by a rule, by a number of neighbours, or by a criterion of which `judge` tells."""
     none = np.zeros((0, len(facts.unit) + len(smoothing) + 1))
     start = Width(facts.unit, smoothing)
     if isinstance(wanted, Nearest):
-        return Found(start._replace(neighbors=min(wanted.k, facts.most_neighbors)), none)
+        return ChosenBandwidth(start._replace(neighbors=min(wanted.k, facts.most_neighbors)), none)
     if wanted in RULES:
-        return Found(start._replace(bandwidth=rule(facts, kernel, wanted)), none)
+        return ChosenBandwidth(start._replace(bandwidth=rule(facts, kernel, wanted)), none)
     if wanted not in (*CRITERIA, "knn"):
         raise ValueError(
             f"bandwidth must be a positive number, one for each column, qkv.regression.Nearest(k), "
@@ -110,8 +110,8 @@ def choose(
     if wanted == "knn":
         start = start._replace(neighbors=max(1, round(facts.most_neighbors**0.5)))
     if facts.undecidable is not None:
-        return Found(_stand_in(facts.undecidable, facts, kernel, start), none)
-    with Progress(verbose) as progress:
+        return ChosenBandwidth(_stand_in(facts.undecidable, facts, kernel, start), none)
+    with SearchProgress(verbose) as progress:
         criterion = "loo" if wanted == "knn" else wanted
         trials = _Trials(judge, criterion, start, facts.variance, progress)
         axes = judge.axes(start, criterion)
@@ -120,17 +120,17 @@ def choose(
     curve = np.array(trials.rows)
     if not math.isfinite(best.score):
         reason = f"{facts.rows:g} are too few for bandwidth={wanted!r}"
-        return Found(_stand_in(reason, facts, kernel, start), curve)
+        return ChosenBandwidth(_stand_in(reason, facts, kernel, start), curve)
     if np.ptp([score for score in trials.scores if math.isfinite(score)]) < 1e-9:
         reason = "every bandwidth does equally well"
-        return Found(_stand_in(reason, facts, kernel, start), curve)
+        return ChosenBandwidth(_stand_in(reason, facts, kernel, start), curve)
     found = trials.width(best.point)
     if wanted != "knn":
         _tell_of_ends(best, found.bandwidth)
-    return Found(found, curve)
+    return ChosenBandwidth(found, curve)
 
 
-def scales(examples: Examples) -> Array:
+def scales(examples: TrainingData) -> Array:
     """The standard deviation of each column; 1 where it is constant."""
     columns = range(examples.keys.number.shape[1])
     return np.array([scale(*examples.present(column)) for column in columns])
@@ -145,7 +145,7 @@ def rule(facts: Facts, kernel: Kernel, name: str) -> Array:
     return np.asarray(facts.unit * factor / spread(kernel))
 
 
-def _count(examples: Examples) -> float:
+def _count(examples: TrainingData) -> float:
     copies = examples.copies
     return float(max(copies.sum(), copies.sum() ** 2 / (copies**2).sum()))
 
@@ -163,12 +163,12 @@ def checked(wanted: Any, d: int) -> Array:
     return np.full(d, numbers) if numbers.ndim == 0 else np.resize(numbers, d)
 
 
-def _default_smoothing(examples: Examples) -> Array:
+def _default_smoothing(examples: TrainingData) -> Array:
     """A tenth of the weight goes to other categories."""
     return np.array([0.1 * category.most_smoothing for category in examples.categories])
 
 
-def _undecidable(examples: Examples) -> str | None:
+def _undecidable(examples: TrainingData) -> str | None:
     """Why no search can tell one width from another."""
     number, target = examples.keys.number, examples.target
     if len(target) == 1:
@@ -185,7 +185,7 @@ def _stand_in(reason: str, facts: Facts, kernel: Kernel, start: Width) -> Width:
     """The width where none can be found, and a warning."""
     warnings.warn(
         f"the examples cannot decide the bandwidth: {reason}; Scott's rule stands in",
-        Undecided,
+        BandwidthWarning,
         stacklevel=6,
     )
     if start.neighbors is not None:
@@ -200,14 +200,14 @@ def _tell_of_ends(best: Best, bandwidth: Array) -> None:
             f"the narrowest bandwidth{which} does best, {bandwidth[place]:.3g}, and narrower ones "
             "do no worse: each example is best foretold by its nearest neighbours alone, as where "
             "examples are copies of each other or hold no noise",
-            Undecided,
+            BandwidthWarning,
             stacklevel=6,
         )
     if bandwidth.size and len(best.widest) == bandwidth.size:
         warnings.warn(
             "the widest bandwidth does best, and wider ones no worse: all examples together "
             "foretell each as well as those near it, so the target may not depend on its distance",
-            Undecided,
+            BandwidthWarning,
             stacklevel=6,
         )
 
@@ -216,7 +216,7 @@ def _tell_of_ends(best: Best, bandwidth: Array) -> None:
 class _Here:
     """Judges by examples that this process holds."""
 
-    examples: Examples
+    examples: TrainingData
     kernel: Kernel
     degree: int
     smoothed: bool  # whether the smoothings are set
@@ -264,7 +264,7 @@ class _Trials:
     criterion: str
     start: Width
     variance: float
-    progress: Progress
+    progress: SearchProgress
     rows: list[list[float]] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     known: dict[tuple[float, ...], float] = field(default_factory=dict)
