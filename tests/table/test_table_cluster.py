@@ -455,14 +455,14 @@ def test_parts_of_postgres_show_no_address(tmp_path: Path, postgres: str, client
 @pytest.mark.parametrize("queries", [1, 100, 1000])
 def test_a_part_sends_what_the_plan_says(rows: int, queries: int) -> None:
     from qkv.cluster.costs import table_costs
-    from qkv.table.asking import Asker, Terms
+    from qkv.table.asking import QueryOptions, QueryRunner
     from qkv.table.sources import open_source
 
     key = np.random.default_rng(0).normal(size=rows)
-    asker = Asker(open_source(pa.table({"k": key, "v": key})), ["k"], ["v"])
+    asker = QueryRunner(open_source(pa.table({"k": key, "v": key})), ["k"], ["v"])
     asked = asker.ask(
         [{"k": float(q)} for q in np.linspace(-1, 1, queries)],
-        Terms(similarity="gaussian", bandwidth=0.1, top=5),
+        QueryOptions(similarity="gaussian", bandwidth=0.1, top=5),
     )
     sent = len(pickle.dumps(asker.read(asked, None)))
     expected = table_costs(rows, 2, queries=queries).result
