@@ -217,7 +217,11 @@ def refused(group: Any, what: str) -> str:
                 cluster.attend(query, key, value[..., rank:], group=group)
             case "value":
                 cluster.attend(query, key, value[..., rank:, :], group=group)
-    except ValueError as error:
+            case "second derivatives":
+                query.requires_grad_()
+                answer = cluster.attend(query, key, value, group=group)
+                torch.autograd.grad(answer.sum(), query, create_graph=True)
+    except (ValueError, NotImplementedError) as error:
         return str(error)
     return "nothing was refused"
 
