@@ -101,8 +101,7 @@ def _cores() -> int:
 def _cluster(workers: int) -> Iterator[Any]:
     """A client of so many workers, each of one thread and on one core.
 
-    Arrow decodes ahead in a thread of its own, whatever it is told: left alone, a single worker
-    would keep two cores busy, and two would be compared with two.
+    Arrow decodes ahead in a thread of its own, which might use a core that another worker has.
     """
     distributed = require("distributed", "cluster")
     with (
