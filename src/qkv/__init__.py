@@ -76,7 +76,9 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ["bias", "cluster", "mask", "nn", "plot", "summary", "translate", "words"]
+_MODULES = [
+    "bias", "cluster", "mask", "nn", "plot", "similarity", "summary", "translate", "words",
+]  # fmt: skip
 
 __all__ = [*_MODULES, *_HOME_OF]
 

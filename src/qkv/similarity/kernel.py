@@ -6,7 +6,9 @@ number or one for each key dimension.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -84,6 +86,16 @@ class Kernel(Similarity):
     def log_profile(self, squared: Tensor) -> Tensor:
         """The logarithm of the kernel as a function of u²; -inf where it is 0."""
         return log_or_never(self.profile(squared))
+
+    def with_bandwidth(self, bandwidth: float | Sequence[float]) -> Self:
+        """The same kernel at another bandwidth, which is not learned."""
+        made = copy.copy(self)
+        made._modules = {**self._modules, "bandwidth": Positive("bandwidth", bandwidth)}
+        return made
+
+    def at_distance(self, distance: Tensor) -> Tensor:
+        """The kernel as a function of u, for those who have it at hand."""
+        return self.profile(distance.square())
 
     def signature(self) -> Hashable | None:
         known = super().signature()
@@ -277,7 +289,9 @@ class OfDistance(Kernel):
         self.function = function
 
     def profile(self, squared: Tensor) -> Tensor:
-        distance = root(squared)
+        return self.at_distance(root(squared))
+
+    def at_distance(self, distance: Tensor) -> Tensor:
         found = self.function(distance)
         if not isinstance(found, Tensor) or found.shape != distance.shape:
             came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__

@@ -110,6 +110,9 @@ def block(rows: Rows, question: Question) -> Block:
         np.array(words, np.int64),
         np.array([own.code for own in coded], np.int64),
         np.array([own.inverse for own in coded]),
+        np.array([own.derived.address for own in coded], np.int64),
+        np.concatenate([np.empty(0), *(own.derived.parameter for own in coded)]),
+        np.cumsum([0, *(len(own.derived.parameter) for own in coded)]),
         np.ascontiguousarray(given),
     )
     logs = arrangement.arranged(rows.logs[None])[0] if len(rows.logs) else rows.logs
@@ -188,11 +191,13 @@ def weigh(block: Block, column: str, first: int, question: Question) -> BlockSum
             kernels.Accumulators(found.peak, sums, found.mass, *leads),
             count=t,
             grain=_grain(t, question.n, len(entry)),
-            scratch=kernels.Scratch((kernels.TILE,), (kernels.TILE,), (kernels.TILE,)),
+            scratch=kernels.SCRATCH,
         )
         # Weights are the same for every component: the first has found who leads.
         leads = np.empty((t, 0)), np.empty((t, 0), np.int64)
         found.total, found.squared = sums[:, kernels.TOTAL], sums[:, kernels.SQUARED]
+    for one in question.coded:
+        one.check(found.total)
     found.mean, found.rest = every[:, :, kernels.MEAN].T, every[:, :, kernels.REST].T
     found.spread = every[:, :, kernels.SPREAD].T
     return _folded(
@@ -241,8 +246,10 @@ def _values(column: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray, list[o
 
 
 def _sorts(question: Question) -> bool:
-    alone = len(question.comparisons) == 1 and isinstance(question.comparisons[0], Distance)
-    return question.n >= _WORTH_SORTING and alone
+    if question.n < _WORTH_SORTING or len(question.comparisons) > 1:
+        return False
+    only = question.comparisons[0]
+    return isinstance(only, Distance) and only.has_reach
 
 
 def _line(key: np.ndarray) -> np.ndarray:

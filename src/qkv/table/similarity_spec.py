@@ -16,11 +16,13 @@ from qkv.similarity import (
     Dot,
     Equal,
     Euclidean,
+    FromCallable,
     Kernel,
     OfDistance,
     ScaledDot,
     Similarity,
 )
+from qkv.similarity.base import compares_pairs
 from qkv.table.columns import Kind, in_units, kind_of
 from qkv.table.comparison import (
     KERNELS,
@@ -29,13 +31,14 @@ from qkv.table.comparison import (
     Distance,
     Fuzzy,
     Same,
-    Shaped,
     Vectors,
     check_serves,
-    described,
+    check_serves_own,
 )
+from qkv.table.own_similarity import Pairs, described, own_kernel
 
-Formula: TypeAlias = Callable[[Any], Any]  # of the distance in bandwidths
+#: Of the distance in bandwidths, or of queries and keys.
+Formula: TypeAlias = Callable[[Any], Any] | Callable[[Any, Any], Any]
 SimilarityLike: TypeAlias = str | Similarity | Formula | Mapping[str, "str | Similarity | Formula"]
 Bandwidth: TypeAlias = float | dt.timedelta
 BandwidthLike: TypeAlias = Bandwidth | Mapping[str, Bandwidth] | None
@@ -54,7 +57,7 @@ class SimilaritySpec(NamedTuple):
     bandwidth: float | None
     temperature: float = 1.0
     cutoff: float | None = None
-    kernel: Kernel | None = None  # of someone's own
+    own: Similarity | None = None  # of someone's own; the bandwidth is that of a kernel
 
     @property
     def lacks_bandwidth(self) -> bool:
@@ -72,11 +75,14 @@ def similarity_specs(
     own = _of_column(similarity, column, "similarity")
     width = _of_column(bandwidth, column, "bandwidth", optional=True)
     if callable(own) and not isinstance(own, (Similarity, builtins.type)):
-        own = OfDistance(own)
+        own = FromCallable(own) if compares_pairs(own) else OfDistance(own)
     wanted = _from_object(own) if isinstance(own, Similarity) else SimilaritySpec(_name(own), None)
-    check_serves(wanted.name, column, type, wanted.kernel)
+    if wanted.own is None:
+        check_serves(wanted.name, column, type)
+    else:
+        check_serves_own(wanted.name, column, type, isinstance(wanted.own, Kernel))
     if width is not None:
-        if wanted.name not in (*KERNELS, "fuzzy") and wanted.kernel is None:
+        if wanted.name not in (*KERNELS, "fuzzy") and not isinstance(wanted.own, Kernel):
             raise ValueError(f"similarity {wanted.name!r} of column {column!r} has no bandwidth")
         wanted = wanted._replace(bandwidth=in_units(width, type, column))
     if wanted.bandwidth is not None and not 0.0 < wanted.bandwidth < float("inf"):
@@ -103,10 +109,14 @@ def compare(
 ) -> Comparison:
     """Queries, as entries of the column, ready to be compared with its keys."""
     width = 1.0 if wanted.bandwidth is None else wanted.bandwidth
-    if kind_of(type) is Kind.VECTOR:
-        return Vectors(column, entries, wanted.name, width, wanted.temperature, wanted.kernel)
-    if wanted.kernel is not None:
-        return Shaped(column, type, entries, wanted.kernel, width)
+    is_vector = kind_of(type) is Kind.VECTOR
+    if isinstance(wanted.own, Kernel) and not is_vector:
+        return own_kernel(column, type, entries, wanted.own, width)
+    if wanted.own is not None:
+        own = wanted.own.with_bandwidth(width) if isinstance(wanted.own, Kernel) else wanted.own
+        return Pairs(column, type, entries, own)
+    if is_vector:
+        return Vectors(column, entries, wanted.name, width, wanted.temperature)
     if wanted.name == "equal":
         return Same(column, type, entries)
     if wanted.name == "fuzzy":
@@ -128,7 +138,7 @@ def _name(similarity: Any) -> str:
     if not isinstance(similarity, str):
         raise TypeError(
             "similarity must be a name, a qkv.Similarity, a function of the distance in "
-            "bandwidths, or a mapping of key columns to these; "
+            "bandwidths or of queries and keys, or a mapping of key columns to these; "
             f"got {type(similarity).__name__}"
         )
     if similarity not in NAMES:
@@ -165,8 +175,8 @@ def _from_object(similarity: Similarity) -> SimilaritySpec:
     if type(similarity) is ScaledDot and similarity.scale is None:
         return SimilaritySpec("scaled_dot", None)
     if isinstance(similarity, Kernel):
-        return SimilaritySpec(described(similarity), _width(similarity, example), kernel=similarity)
+        return SimilaritySpec(described(similarity), _width(similarity, example), own=similarity)
     plain = {Dot: "dot", Euclidean: "euclidean", Equal: "equal"}
     if type(similarity) in plain:
         return SimilaritySpec(plain[type(similarity)], None)
-    raise TypeError(f"a table cannot be asked with {similarity!r}; it knows {', '.join(NAMES)}")
+    return SimilaritySpec(described(similarity), None, own=similarity)
