@@ -218,7 +218,7 @@ def test_a_benchmark_is_shown_and_written_down(
 def test_a_benchmark_is_measured_by_parts() -> None:
     from rich.console import Console
 
-    parts = "part of positions must be one of equal, alibi"
+    parts = "part of positions must be one of equal, alibi, learned"
     with pytest.raises(ValueError, match=rf"^{parts}; got 'x'$"):
         benchmarks.run("positions", Console(), None, "x")
     with pytest.raises(ValueError, match=r"^core is measured as a whole; got part 'x'$"):
