@@ -86,7 +86,9 @@ def _learned() -> Iterator[Figure]:
         return torch.autograd.grad(answer.sum(), [*tokens, slopes])
 
     def ours() -> Any:
-        return torch.autograd.grad(qkv.attend(query, key, value, bias=Alibi(slopes)).sum(), [*tokens, slopes])
+        return torch.autograd.grad(
+            qkv.attend(query, key, value, bias=Alibi(slopes)).sum(), [*tokens, slopes]
+        )
 
     plain, own = seconds(theirs, ours, least=4.0, rounds=3)
     work = f"learned ALiBi + scaled dot, {HEADS} heads, n = {N:,}, both ways, against SDPA"
