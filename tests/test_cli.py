@@ -213,3 +213,13 @@ def test_a_benchmark_is_shown_and_written_down(
     assert "missed" in printed
     written = json.loads((tmp_path / "figures.json").read_text())
     assert [row["met"] for row in written["figures"]] == [True, False, None]
+
+
+def test_a_benchmark_is_measured_by_parts() -> None:
+    from rich.console import Console
+
+    parts = "part of positions must be one of equal, alibi, learned"
+    with pytest.raises(ValueError, match=rf"^{parts}; got 'x'$"):
+        benchmarks.run("positions", Console(), None, "x")
+    with pytest.raises(ValueError, match=r"^core is measured as a whole; got part 'x'$"):
+        benchmarks.run("core", Console(), None, "x")
