@@ -29,6 +29,7 @@ ORDER = [
     "dropout",
     "problem",
     "grouped",
+    "nested",
     "cost",
     "quarantine",
     "operators",
