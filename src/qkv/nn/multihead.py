@@ -17,6 +17,7 @@ from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
 from qkv.nn.cache import KVCache, prepare
 from qkv.nn.errors import InputError, check_axes, check_mask_axes
 from qkv.nn.heads import HeadSimilarity, PerHead, ask, for_heads, reset_parameters
+from qkv.nn.paged import PagedCache, attend_pages
 from qkv.nn.positions import Rotary
 from qkv.nn.torch_masks import beside, both, from_torch
 from qkv.nn.weighed import attend_weighed
@@ -112,13 +113,9 @@ class MultiheadAttention(nn.Module):
         # torch's encoder layer asks for this before it bypasses the layer that it holds, by a
         # kernel of its own that knows neither our similarities nor our masks.
         ours = (self.mask, self.position_bias, self.rotary, self.group)
-        return (
-            self.in_proj_weight is not None
-            and self.kv_heads == self.num_heads
-            and type(self.similarity) is ScaledDot
-            and self.similarity.scale is None
-            and all(each is None for each in ours)
-        )
+        same = self.in_proj_weight is not None and self.kv_heads == self.num_heads
+        plain = type(self.similarity) is ScaledDot and self.similarity.scale is None
+        return same and plain and all(each is None for each in ours)
 
     #: Torch's encoder layer puts masks together by this, for the kernel by which it bypasses ours.
     merge_masks = nn.MultiheadAttention.merge_masks
@@ -158,7 +155,7 @@ class MultiheadAttention(nn.Module):
         is_causal: bool = False,
         *,
         mask: MaskLike | None = None,
-        cache: KVCache | None = None,
+        cache: KVCache | PagedCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The answers, and the weights where `need_weights` asks for them.
 
@@ -195,12 +192,13 @@ class MultiheadAttention(nn.Module):
         if cache is not None:
             similarity, q, k = prepare(similarity, q, k)
             cache.append(k, v)
+        if isinstance(cache, KVCache):
             k, v = cache.key, cache.value
-
         if self.group is not None:
             answer = self._over_ranks(similarity, (q, k, v), (own_mask, mask), cache)
             return self._combined(answer, batched), None
-        batch, n, m = (q.shape[0], self.num_heads), q.shape[-2], k.shape[-2]
+        batch, n = (q.shape[0], self.num_heads), q.shape[-2]
+        m = k.shape[-2] if cache is None else cache.length
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask.unsqueeze(0)
         whole = both(
@@ -211,6 +209,12 @@ class MultiheadAttention(nn.Module):
             self.position_bias,
         )
         dropout = self.dropout if self.training else 0.0
+        if isinstance(cache, PagedCache):
+            if need_weights or dropout:
+                raise InputError(
+                    "a paged cache knows no weights and no dropout: need_weights=False"
+                )
+            return self._combined(attend_pages(cache, similarity, q, whole), batched), None
         k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         if not need_weights:
             answer = ask(pooling.attend, similarity, q, k, v, mask=whole, dropout=dropout)
@@ -252,7 +256,7 @@ class MultiheadAttention(nn.Module):
         similarity: Similarity | PerHead,
         tokens: tuple[Tensor, Tensor, Tensor],
         masks: tuple[Mask | None, MaskLike | None],
-        cache: KVCache | None,
+        cache: KVCache | PagedCache | None,
     ) -> Tensor:
         """The answer over the keys of all ranks; with a cache all ranks have the same queries."""
         query, key, value = tokens
@@ -265,7 +269,7 @@ class MultiheadAttention(nn.Module):
         answer: Tensor = ask(attend, similarity, query, key, value, mask=whole, dropout=dropout)
         return answer
 
-    def _check_group(self, torch_only: bool, cache: KVCache | None) -> None:
+    def _check_group(self, torch_only: bool, cache: KVCache | PagedCache | None) -> None:
         if torch_only:
             raise InputError(
                 "a layer with a group gives no weights and takes masks as mask= only, over the "
@@ -346,7 +350,11 @@ class MultiheadAttention(nn.Module):
             raise InputError(f"dropout must be at least 0 and below 1; got {self.dropout}")
 
     def _checked(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, cache: KVCache | None
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        cache: KVCache | PagedCache | None,
     ) -> tuple[Tensor, Tensor]:
         """Key and value; no tokens at all where they are None and the cache holds some."""
         if query.ndim not in (2, 3):
