@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from qkv.jit.kernels import UnavailableError, warn_once
-from qkv.looking import is_for_onnx, sizes_are_known
 from qkv.memory import readable
 from qkv.operators import banded, dense, fused, lookup, sdpa, sorted, streamed, topk
 from qkv.operators.base import Offer, Operator, Result
 from qkv.problem import Problem
+from qkv.tracing import is_for_onnx, sizes_are_known
 
 #: Every operator; of two that take equally long the first is preferred.
 OPERATORS: dict[str, Operator] = {
@@ -135,11 +135,12 @@ def explain(problem: Problem) -> Plan:
     seconds: dict[str, float] = {}
     rejected: dict[str, str] = {}
     for name, operator in OPERATORS.items():
-        estimate = operator.estimate(problem)
         offer = operator.ask(problem)
-        if isinstance(offer, str):
+        if isinstance(offer, str):  # what is refused may have no estimate, such as no pairs at all
             rejected[name] = offer
-        elif isinstance(estimate, str):
+            continue
+        estimate = operator.estimate(problem)
+        if isinstance(estimate, str):
             rejected[name] = estimate
         else:
             able[name], seconds[name] = offer, estimate

@@ -11,15 +11,15 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv import grouped, nested, plan
 from qkv.bias import BiasLike
-from qkv.looking import is_finite, may_look
 from qkv.mask import MaskLike, as_mask
 from qkv.memory import budget, readable
+from qkv.nonfinite import quarantine
 from qkv.operators.base import Result
 from qkv.operators.dense import weigh
 from qkv.partial import Partial
-from qkv.problem import Array, Problem, as_tensors, pose, with_bias
-from qkv.quarantine import quarantine
+from qkv.problem import Array, Problem, as_tensors, validate, with_bias
 from qkv.similarity import SimilarityLike, as_similarity
+from qkv.tracing import can_read_values, is_finite
 
 ArrayT = TypeVar("ArrayT", Tensor, npt.NDArray[np.floating[Any]])
 
@@ -109,7 +109,7 @@ def attend(
         answers = [_answer(part, operator)[0] for part in parts]
         answer = grouped.joined(answers, (q, k, v), v.shape[-1])
     else:
-        answer, _ = _answer(pose(q, k, v, similarity, mask, dropout), operator)
+        answer, _ = _answer(validate(q, k, v, similarity, mask, dropout), operator)
     return answer.detach().numpy() if numpy else answer  # type: ignore[return-value]
 
 
@@ -125,7 +125,7 @@ def _parts(
     """The problems that a question about grouped heads comes to."""
     whole = None if mask is None else as_mask(mask)
     return [
-        pose(*part, dropout, wants_total)
+        validate(*part, dropout, wants_total)
         for part in grouped.questions(query, key, value, as_similarity(similarity), whole, dropout)
     ]
 
@@ -135,7 +135,7 @@ def _answer(problem: Problem, operator: str | None) -> Result:
     problem = problem.simplified()
     if problem.mask is None:
         return plan.answer(problem, operator)
-    if not problem.needs_grad and may_look(problem.query):
+    if not problem.needs_grad and can_read_values(problem.query):
         # NaN that leaked would show in an answer, and answers are fewer than keys.
         result = plan.answer(problem, operator)
         if not result[0].requires_grad and is_finite(result[0]):
@@ -143,6 +143,8 @@ def _answer(problem: Problem, operator: str | None) -> Result:
         problem = problem._replace(asked_again=True)
     quarantined = quarantine(problem)
     answer, log_total = plan.answer(quarantined.problem, operator)
+    if log_total is not None:
+        log_total = quarantined.mark(log_total.unsqueeze(-1)).squeeze(-1)
     return quarantined.mark(answer), log_total
 
 
@@ -165,7 +167,7 @@ def attend_partial(
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
     mask = with_bias(mask, bias)
     if not enable_gqa:
-        return answer_partial(pose(q, k, v, similarity, mask, wants_total=True), operator)
+        return answer_partial(validate(q, k, v, similarity, mask, wants_total=True), operator)
     problems = _parts(q, k, v, similarity, mask, wants_total=True)
     parts = [answer_partial(problem, operator) for problem in problems]
     return Partial(
@@ -205,7 +207,7 @@ def weights(
     if enable_gqa:
         grouped.check(q, k, k)
         k = grouped.for_every_head(k, q.shape[-3])  # weights are larger than keys
-    quarantined = quarantine(pose(q, k, k, similarity, with_bias(mask, bias)))
+    quarantined = quarantine(validate(q, k, k, similarity, with_bias(mask, bias)))
     problem = quarantined.problem
     start, stop, step = (rows or slice(None)).indices(problem.n)
     if step != 1:
@@ -255,6 +257,6 @@ def explain(
     if q.is_nested or k.is_nested or v.is_nested:
         q, k, v, mask = nested.pack(q, k, v, mask)
     if not enable_gqa:
-        return plan.explain(pose(q, k, v, similarity, mask, dropout).simplified())
+        return plan.explain(validate(q, k, v, similarity, mask, dropout).simplified())
     first, *others = _parts(q, k, v, similarity, mask, dropout)
     return plan.explain(first.simplified()).times(1 + len(others))

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.looking import may_look
 from qkv.mask.base import Mask, Runs, Tile
+from qkv.tracing import can_read_values
 
 Numbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer] | Tensor
 
@@ -57,7 +57,7 @@ class Documents(Mask):
         if numbers.dtype == torch.bool or numbers.is_floating_point():
             raise TypeError(f"ids must be whole numbers; got {numbers.dtype}")
         made = cls.__new__(cls)
-        made._set(numbers, _runs_of(numbers) if may_look(numbers) else None)
+        made._set(numbers, _runs_of(numbers) if can_read_values(numbers) else None)
         return made
 
     @classmethod
@@ -70,7 +70,7 @@ class Documents(Mask):
         self.ids, self._runs = ids, runs
         self.key_ids = ids if key_ids is None else key_ids
         self._share = 1.0
-        if runs is not None and may_look(ids) and ids.shape[-1] and self.key_ids.shape[-1]:
+        if runs is not None and can_read_values(ids) and ids.shape[-1] and self.key_ids.shape[-1]:
             self._share = runs.share(self.key_ids.shape[-1])
 
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
@@ -94,7 +94,7 @@ class Documents(Mask):
         own = self._for_batch(self.ids, tile)[..., tile.start : tile.stop].unsqueeze(-1)
         return (own == self._for_batch(self.key_ids, tile).unsqueeze(-2)) & (own >= 0)
 
-    def runs(self, tile: Tile) -> Runs | None:
+    def as_runs(self, tile: Tile) -> Runs | None:
         if self._runs is None:
             return None
         start, stop = (
@@ -149,7 +149,7 @@ def _counts(name: str, lengths: Numbers) -> Tensor:
     counts = torch.as_tensor(lengths)
     if counts.dtype == torch.bool or counts.is_floating_point():
         raise TypeError(f"{name} must be whole numbers; got {counts.dtype}")
-    if counts.ndim != 1 or (may_look(counts) and bool((counts < 0).any())):
+    if counts.ndim != 1 or (can_read_values(counts) and bool((counts < 0).any())):
         raise ValueError(f"{name} must be a list of lengths, none below 0; got {counts.tolist()}")
     return counts.long()
 

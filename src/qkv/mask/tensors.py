@@ -23,7 +23,7 @@ class Allowed(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return _rows(self.tensor, tile)
 
-    def parts(self, tile: Tile) -> Parts:
+    def as_parts(self, tile: Tile) -> Parts:
         return Parts(None, self.allowed(tile))
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
@@ -60,7 +60,7 @@ class Bias(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return _rows(self.tensor, tile) != -torch.inf
 
-    def parts(self, tile: Tile) -> Parts:
+    def as_parts(self, tile: Tile) -> Parts:
         return Parts(None, None)  # it limits through what it adds
 
     def bias(self) -> Tensor | None:

@@ -13,6 +13,19 @@ class MaskTypeError(TypeError, AssertionError):
     """A mask of a type that is none."""
 
 
+def check_sizes(embed_dim: int, num_heads: int, kv_heads: int, dropout: float) -> None:
+    """Raise InputError unless a layer can have these sizes."""
+    if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
+        raise InputError(
+            f"embed_dim must be a positive multiple of num_heads; "
+            f"got embed_dim={embed_dim} and num_heads={num_heads}"
+        )
+    if kv_heads < 1 or num_heads % kv_heads:
+        raise InputError(f"kv_heads must divide num_heads={num_heads}; got {kv_heads}")
+    if not 0.0 <= dropout < 1.0:
+        raise InputError(f"dropout must be at least 0 and below 1; got {dropout}")
+
+
 def check_axes(query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
     """Raise InputError unless query, key and value are all batched or none is."""
     if key is not None and value is not None and not query.ndim == key.ndim == value.ndim:

@@ -23,7 +23,7 @@ class PerHead(nn.ModuleList):
     """A similarity for each head: head h of (batch, heads, n, d) is compared by similarity h."""
 
 
-def ask(
+def attend_per_head(
     question: Callable[..., Any],
     similarity: Similarity | PerHead,
     query: Tensor,
@@ -47,7 +47,13 @@ def ask(
         key, value = (for_every_head(x, query.shape[1]) for x in (key, value))
         tensors = (query, key, value)
         return handle_torch_function(
-            ask, tensors, question, similarity, *tensors, mask=mask, **options
+            attend_per_head,
+            tensors,
+            question,
+            similarity,
+            *tensors,
+            mask=mask,
+            **options,
         )
     batch = tuple(query.shape[:2])
     answers = [

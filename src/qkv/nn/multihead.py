@@ -13,15 +13,15 @@ from qkv import cluster, nested, pooling
 from qkv.bias import BiasLike, as_bias
 from qkv.cluster.sharding import Layout, check_layout
 from qkv.grouped import for_every_head
-from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
+from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask, intersection
 from qkv.nn.cache import KVCache, prepare
-from qkv.nn.errors import InputError, check_axes, check_mask_axes
-from qkv.nn.heads import HeadSimilarity, PerHead, ask, for_heads, reset_parameters
+from qkv.nn.errors import InputError, check_axes, check_mask_axes, check_sizes
+from qkv.nn.heads import HeadSimilarity, PerHead, attend_per_head, for_heads, reset_parameters
 from qkv.nn.paged import PagedCache, attend_pages
 from qkv.nn.positions import Rotary
-from qkv.nn.torch_masks import beside, both, from_torch
-from qkv.nn.weighed import attend_weighed
+from qkv.nn.torch_masks import append_visible_keys, from_torch
 from qkv.similarity import ScaledDot, Similarity
+from qkv.with_weights import attend_with_weights
 
 
 class MultiheadAttention(nn.Module):
@@ -82,7 +82,7 @@ class MultiheadAttention(nn.Module):
         self.vdim = embed_dim if vdim is None else vdim
         self.kv_heads = num_heads if kv_heads is None else kv_heads
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
-        self._check_sizes()
+        check_sizes(embed_dim, num_heads, self.kv_heads, dropout)
         self.head_dim = embed_dim // num_heads
 
         def parameter(*shape: int) -> nn.Parameter:
@@ -201,7 +201,7 @@ class MultiheadAttention(nn.Module):
         m = k.shape[-2] if cache is None else cache.length
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask.unsqueeze(0)
-        whole = both(
+        whole = intersection(
             from_torch(attn_mask, key_padding_mask, is_causal, batch, n, m),
             # To a single query, the last, Causal says nothing; to decode goes without it.
             None if n == 1 and isinstance(own_mask, Causal) else own_mask,
@@ -217,9 +217,13 @@ class MultiheadAttention(nn.Module):
             return self._combined(attend_pages(cache, similarity, q, whole), batched), None
         k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         if not need_weights:
-            answer = ask(pooling.attend, similarity, q, k, v, mask=whole, dropout=dropout)
+            answer = attend_per_head(
+                pooling.attend, similarity, q, k, v, mask=whole, dropout=dropout
+            )
             return self._combined(answer, batched), None
-        answer, weights = ask(attend_weighed, similarity, q, k, v, mask=whole, dropout=dropout)
+        answer, weights = attend_per_head(
+            attend_with_weights, similarity, q, k, v, mask=whole, dropout=dropout
+        )
         if average_attn_weights:
             weights = weights.mean(dim=1)
         return self._combined(answer, batched), weights if batched else weights.squeeze(0)
@@ -240,7 +244,7 @@ class MultiheadAttention(nn.Module):
         if not self.batch_first or self.group is not None:
             raise InputError("of nested tensors a layer must be batch_first, without a group")
         own_mask = None if self.mask_in_self_attention_only and query is not key else self.mask
-        whole = both(own_mask, None if mask is None else as_mask(mask), self.position_bias)
+        whole = intersection(own_mask, None if mask is None else as_mask(mask), self.position_bias)
         packed = nested.pack(query, key, value, whole)
         self._checked(*packed[:3], None)
         # All sequences are one, of a batch of one.
@@ -248,7 +252,9 @@ class MultiheadAttention(nn.Module):
         tile = Tile(0, q.shape[-2], q.shape[-2], k.shape[-2], (1, self.num_heads), q.device)
         k, v, limits = self._with_extra_keys(k, v, packed.mask, tile)
         dropout = self.dropout if self.training else 0.0
-        answer = ask(pooling.attend, self.similarity, q, k, v, mask=limits, dropout=dropout)
+        answer = attend_per_head(
+            pooling.attend, self.similarity, q, k, v, mask=limits, dropout=dropout
+        )
         return nested.nested_like(self._combined(answer, batched=True).squeeze(0), query)
 
     def _over_ranks(
@@ -263,10 +269,12 @@ class MultiheadAttention(nn.Module):
         layout: Layout = self.layout if cache is None else "replicated"
         attend = partial(cluster.attend, group=self.group, layout=layout)
         own, given = masks
-        whole = both(own, None if given is None else as_mask(given), self.position_bias)
+        whole = intersection(own, None if given is None else as_mask(given), self.position_bias)
         key, value = (for_every_head(x, self.num_heads) for x in (key, value))
         dropout = self.dropout if self.training else 0.0
-        answer: Tensor = ask(attend, similarity, query, key, value, mask=whole, dropout=dropout)
+        answer: Tensor = attend_per_head(
+            attend, similarity, query, key, value, mask=whole, dropout=dropout
+        )
         return answer
 
     def _check_group(self, torch_only: bool, cache: KVCache | PagedCache | None) -> None:
@@ -334,20 +342,7 @@ class MultiheadAttention(nn.Module):
             return k, v, mask
         k = torch.cat([k, *(x.to(k.dtype).expand(*k.shape[:2], 1, -1) for x in extra_k)], dim=2)
         v = torch.cat([v, *(x.to(v.dtype).expand(*v.shape[:2], 1, -1) for x in extra_v)], dim=2)
-        return k, v, mask and beside(mask, len(extra_k), tile)
-
-    def _check_sizes(self) -> None:
-        if self.embed_dim < 1 or self.num_heads < 1 or self.embed_dim % self.num_heads:
-            raise InputError(
-                f"embed_dim must be a positive multiple of num_heads; "
-                f"got embed_dim={self.embed_dim} and num_heads={self.num_heads}"
-            )
-        if self.kv_heads < 1 or self.num_heads % self.kv_heads:
-            raise InputError(
-                f"kv_heads must divide num_heads={self.num_heads}; got {self.kv_heads}"
-            )
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout must be at least 0 and below 1; got {self.dropout}")
+        return k, v, mask and append_visible_keys(mask, len(extra_k), tile)
 
     def _checked(
         self,

@@ -11,11 +11,10 @@ from torch import Tensor
 from qkv import pooling
 from qkv.bias import PositionBias
 from qkv.cluster.placed import Nowhere, Place, PlacedBias, placed
-from qkv.mask import Mask, Window
+from qkv.mask import Mask, Window, intersection
 from qkv.mask.positions import whole_number
 from qkv.nn.errors import InputError
-from qkv.nn.heads import PerHead, ask
-from qkv.nn.torch_masks import both
+from qkv.nn.heads import PerHead, attend_per_head
 from qkv.partial import Partial
 from qkv.similarity import Similarity
 
@@ -157,7 +156,7 @@ def attend_pages(
             f"mask {limits!r} ranks all keys, which a paged cache does not hold as one"
         )
     if cache.window is not None:
-        limits = both(limits, Window(cache.window, m))
+        limits = intersection(limits, Window(cache.window, m))
     answer: Partial | None = None
     batch = tuple(query.shape[:-2])
     for start, key, value in cache.filled():
@@ -167,7 +166,14 @@ def attend_pages(
             continue
         added = [PlacedBias(bias, place) for bias in biases if isinstance(bias, PositionBias)]
         found = Partial(
-            *ask(pooling.attend_partial, similarity, query, key, value, mask=both(own, *added))
+            *attend_per_head(
+                pooling.attend_partial,
+                similarity,
+                query,
+                key,
+                value,
+                mask=intersection(own, *added),
+            )
         )
         answer = found if answer is None else answer.merge(found)
     if answer is None:

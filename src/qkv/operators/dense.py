@@ -5,13 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import is_finite, sizes_are_known
 from qkv.memory import budget, readable
 from qkv.normalize import Weights, normalize, softmax
 from qkv.operators import plain
 from qkv.operators.base import Cost, Offer, Result
 from qkv.problem import Problem
 from qkv.similarity.base import product, widen
+from qkv.tracing import is_finite, sizes_are_known
 
 #: Preferred up to so much at once, whatever the budget.
 MOST_BYTES = 64 * 2**20
@@ -108,5 +108,5 @@ def admit(
     if problem.position_bias is not None:
         log_scores = log_scores + problem.position_bias.scores(tile).to(log_scores.dtype)
     if problem.mask is not None:
-        allowed = problem.mask.within(None, tile, log_scores)
+        allowed = problem.mask.allowed_by_score(None, tile, log_scores)
     return log_scores, allowed, allowed is not None or problem.similarity.may_vanish

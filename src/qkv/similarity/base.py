@@ -12,6 +12,7 @@ that underflows far from the data still has a nearest key.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from qkv.formula.forms import form as traced_form
 from qkv.formula.forms import was_traced
-from qkv.looking import is_eager
+from qkv.tracing import is_eager
 
 #: Types in which a sum over many keys would lose too much; they are computed in float32.
 HALF = (torch.float16, torch.bfloat16)
@@ -304,6 +305,19 @@ class FromCallable(Similarity):
 
     def extra_repr(self) -> str:
         return getattr(self.function, "__name__", "")
+
+
+def compares_pairs(function: Callable[..., Tensor]) -> bool:
+    """Whether a callable takes queries and keys, not a distance alone."""
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except ValueError:  # some functions of torch do not tell
+        return False
+    required = [each for each in parameters if each.default is each.empty]
+    return len(required) == 2 and all(
+        each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in required
+    )
 
 
 def derived_form(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.similarity.base import DotForm, PreparedSize, Similarity, product, widen
-from qkv.similarity.positive import Positive
+from qkv.similarity.positive_parameter import Positive
 
 
 class Dot(Similarity):
