@@ -28,6 +28,7 @@ ORDER = [
     "dropout",
     "problem",
     "grouped",
+    "nested",
     "cost",
     "nonfinite",
     "operators",
