@@ -51,5 +51,5 @@ def test_commands_work_from_the_wheel(site: Path) -> None:
     _qkv(site, "gallery", "convex")  # its style and script are in the wheel
     assert (site.parent / "build" / "gallery" / "index.html").exists()
     assert "--open" in _qkv(site, "explore", "--help")
-    for file in ("explore/static/index.html", "viewer/static/view.js", "py.typed"):
+    for file in ("explore/static/index.html", "visualization/viewer/static/view.js", "py.typed"):
         assert (site / "qkv" / file).exists()

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from qkv.bias import BiasLike, PositionBias, Sum, as_bias
 from qkv.dropout import Dropout, draw
-from qkv.looking import is_eager
 from qkv.mask import Mask, MaskLike, Tile, as_mask
 from qkv.similarity import Similarity, SimilarityLike, as_similarity
+from qkv.tracing import is_eager
 
 Array: TypeAlias = Tensor | npt.NDArray[np.floating[Any]]
 
@@ -154,7 +154,7 @@ _CHECKED: dict[Hashable, Checked] = {}
 MOST_CHECKED = 1024
 
 
-def pose(
+def validate(
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -49,12 +49,12 @@ def _train(folder: Path) -> None:
 
 def _trained(folder: Path) -> None:
     from qkv import translate
-    from qkv.translate.progress import Silent
+    from qkv.translate.training.callbacks import NullCallback
 
     if not (folder / "model" / "config.json").exists():
         return  # it died before its first checkpoint
     assert len(translate.load(folder / "model").translate(["abc"])) == 1
-    translate.resume(folder / "model", Silent())
+    translate.resume(folder / "model", NullCallback())
 
 
 def _save(folder: Path) -> None:

@@ -247,7 +247,7 @@ class Samples:
         from qkv import cost, translate, words
         from qkv.jit import cache
         from qkv.regression import NadarayaWatsonRegressor
-        from qkv.translate.text import read_pairs
+        from qkv.translate.data.text import read_pairs
 
         match name:
             case "words.txt" | "words.bin" | "words.gz":

@@ -186,6 +186,20 @@ def test_a_view_is_saved_as_html_only(tmp_path: Path) -> None:
         qkv.view(some(2, 2), ["a", "b"]).save(tmp_path / "view.png")
 
 
+def test_layers_of_a_recording_are_named_by_what_tells_them_apart() -> None:
+    layers = [torch.nn.TransformerEncoderLayer(8, 2, batch_first=True) for _ in range(3)]
+    model = torch.nn.Sequential(*layers).eval()
+    with torch.no_grad(), qkv.record(model) as calls:
+        model(torch.randn(1, 5, 8))
+    assert [call.name for call in calls] == ["0.self_attn", "1.self_attn", "2.self_attn"]
+    assert qkv.view(calls, list("abcde")).data["layers"] == ["0", "1", "2"]
+    decoder = torch.nn.TransformerDecoderLayer(8, 2, batch_first=True).eval()
+    with torch.no_grad(), qkv.record(decoder) as calls:
+        decoder(torch.randn(1, 5, 8), torch.randn(1, 5, 8))
+    found = qkv.view(calls, list("abcde")).data["layers"]
+    assert found == ["self_attn", "multihead_attn"]
+
+
 def test_a_view_can_open_on_a_layer_and_a_head() -> None:
     weights = torch.rand(3, 2, 5, 5).softmax(-1)
     words = ["a", "b", "c", "d", "e"]

@@ -12,7 +12,7 @@ from qkv.cli.app import app
 from qkv.cli.names import check_similarity, check_suffix
 
 if TYPE_CHECKING:
-    from qkv.words.sentence import Looking
+    from qkv.words.sentence import SentenceAttention
 
 
 @app.command(short_help="Show what each word of a sentence looks at.")
@@ -47,7 +47,7 @@ def sentence(
     _check(similarity, temperature, model, layer, head, {"rollout": rollout, "pieces": pieces})
     check_suffix(plot, "--plot", ".svg", ".pdf", ".png")
     check_suffix(html, "--html", ".html", ".htm")
-    from qkv import terminal
+    from qkv.visualization import terminal
 
     if model is None:
         looking = _by_vectors(text, similarity, temperature)
@@ -71,11 +71,11 @@ def sentence(
         _draw(looking, rows, plot)
         console.print(f"figure: {plot}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if html is not None:
-        _write(looking, layer, head, text, html)
-        console.print(f"page: {html}", style="dim", markup=False, highlight=False, soft_wrap=True)
+        said = _write(looking, layer, head, text, html)
+        console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _by_vectors(text: str, similarity: str | None, temperature: float | None) -> Looking:
+def _by_vectors(text: str, similarity: str | None, temperature: float | None) -> SentenceAttention:
     from qkv.words.sentence import by_vectors
 
     return by_vectors(text, similarity, 1.0 if temperature is None else temperature)
@@ -83,7 +83,7 @@ def _by_vectors(text: str, similarity: str | None, temperature: float | None) ->
 
 def _inside(
     text: str, model: str, layer: int | None, head: int | None, rollout: bool, pieces: bool
-) -> Looking:
+) -> SentenceAttention:
     """By MiniLM or a model of the user's own: words where they are known, else pieces."""
     if model == "minilm" and not pieces:
         if rollout:
@@ -96,7 +96,7 @@ def _inside(
     return by_pieces(text, None if model == "minilm" else model, layer, head, rollout)
 
 
-def _print_json(looking: Looking, rows: list[int] | None) -> None:
+def _print_json(looking: SentenceAttention, rows: list[int] | None) -> None:
     import json
 
     chosen = range(len(looking.words)) if rows is None else rows
@@ -132,7 +132,7 @@ def _refuse(why: str, **options: object) -> None:
             raise ValueError(f"--{name} {why}")
 
 
-def _draw(looking: Looking, rows: list[int] | None, path: Path) -> None:
+def _draw(looking: SentenceAttention, rows: list[int] | None, path: Path) -> None:
     import qkv
 
     words = looking.words
@@ -143,16 +143,18 @@ def _draw(looking: Looking, rows: list[int] | None, path: Path) -> None:
     qkv.plot.save(figure, path)
 
 
-def _write(looking: Looking, layer: int | None, head: int | None, title: str, path: Path) -> None:
+def _write(
+    looking: SentenceAttention, layer: int | None, head: int | None, title: str, path: Path
+) -> str:
+    """Write a page that opens on what was asked for, else on the head that tells most."""
     import qkv
 
-    if looking.every.size == looking.weights.size:
-        page = qkv.view(looking.weights, looking.words, title=title)
+    layers = range(len(looking.every))
+    if layer is None and head is None:
+        start: tuple[int, int | None] = qkv.summary.most_telling(looking.every)
+        opens = f", opens on layer {start[0]}, head {start[1]}, which tells most"
     else:
-        layers = range(len(looking.every)) if layer is None else [layer]
-        heads = None if head is None else [str(head)]
-        page = qkv.view(
-            looking.every, looking.words, layers=layers, heads=heads, title=title,
-            start=(len(looking.every) - 1, None),  # what the terminal showed
-        )  # fmt: skip
+        start, opens = (layers[-1] if layer is None else layer, head), ""
+    page = qkv.view(looking.every, looking.words, layers=layers, start=start, title=title)
     page.save(path)
+    return f"page: {path}{opens if looking.every.size > looking.weights.size else ''}"

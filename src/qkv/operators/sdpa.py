@@ -15,17 +15,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import may_look, surely_equal, takes_plain_formula
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import relative
+from qkv.operators.aten_flash import (
+    FEW_KEYS,
+    FLASH,
+    FLASH_BACKWARD,
+    flash,
+    four_axes,
+    plain_attention,
+)
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.flash import FEW_KEYS, FLASH, FLASH_BACKWARD, flash, four_axes, plain_attention
 from qkv.operators.second_order import Gradients
 from qkv.operators.tiles import TileFunction, in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
 from qkv.similarity.base import may_be_dot
+from qkv.tracing import can_read_values, surely_equal, takes_plain_formula
 
 #: Seconds to give tensors four axes, which the lines of `qkv.cost` hold: they are fitted to three.
 #: Measured at 16 tokens, forwards (AMD EPYC with AVX-512): 39 µs with three axes, 30 with four.
@@ -250,7 +257,7 @@ def _kernel(
         query.requires_grad or key.requires_grad or value.requires_grad
     )
     few = not torch.compiler.is_compiling() and key.shape[-2] < FEW_KEYS
-    if (differentiable or few) and FLASH is not None and query.is_cpu and may_look(query):
+    if (differentiable or few) and FLASH is not None and query.is_cpu and can_read_values(query):
         out = _TwiceDifferentiable.apply(  # type: ignore[no-untyped-call]
             query, key, value, mask, causal, scale
         )
