@@ -70,7 +70,7 @@ def open_files(path: Path, csv: Mapping[str, Any] | None, needed: list[str]) -> 
                 source.repeated = repeated
                 return source
         return open_dataset(_dataset(path, kind))
-    except (*REFUSALS, OSError) as error:
+    except (*REFUSALS, pa.ArrowNotImplementedError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path.name!r} cannot be read as {kind}: {reason}") from error
 
