@@ -153,7 +153,7 @@ def _read(path: Path) -> tuple[dict[str, Line], int]:
     wanted = "QKV_COSTS must name a file that `qkv bench crossover --costs` wrote"
     try:
         held: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{wanted}; {path}: {error}") from None
     try:
         threads, rows = held["threads"], dict(held["lines"])
