@@ -15,9 +15,9 @@ SOURCE = Path(qkv.__file__).parent
 
 #: From the ground up, as in docs/architecture.md: a module imports only what stands before it.
 ORDER = [
-    "disk",
-    "extras",
-    "looking",
+    "atomic_write",
+    "optional_dependencies",
+    "tracing",
     "memory",
     "jit",
     "formula",
@@ -28,25 +28,25 @@ ORDER = [
     "partial",
     "dropout",
     "problem",
+    "grouped",
     "cost",
-    "quarantine",
+    "nonfinite",
     "operators",
     "plan",
     "pooling",
+    "with_weights",
+    "visualization",
+    "plot",
     "summary",
     "cluster",
     "nn",
     "integrations",
     "recording",
     "words",
-    "labelled",
     "translate",
-    "plot",
     "staircase",
     "bandwidth",
     "regression",
-    "terminal",
-    "viewer",
     "table",
     "warmup",
     "gallery",
@@ -140,7 +140,9 @@ def test_compiled_code_knows_nothing_of_attention() -> None:
     for name, imported in _graph().items():
         if _within(name, "qkv.jit"):
             ours = {each for each in imported if _within(each, "qkv")}
-            assert all(_within(each, "qkv.jit") or each == "qkv.extras" for each in ours), name
+            assert all(
+                _within(each, "qkv.jit") or each == "qkv.optional_dependencies" for each in ours
+            ), name
 
 
 def test_compiled_functions_can_be_read() -> None:

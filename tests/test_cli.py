@@ -147,7 +147,7 @@ def test_the_doctor_says_what_is_there_and_what_is_missing() -> None:
     told = qkv("doctor").stdout
     for word in ("torch", "numba", "processor", "kernels", "cache", "plot", "translate"):
         assert word in told
-    from qkv.extras import EXTRAS, install, missing
+    from qkv.optional_dependencies import EXTRAS, install, missing
 
     declared = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
     ours = {"bench", "bench-translate", "test", "docs"}  # for those who work on qkv itself
@@ -157,10 +157,10 @@ def test_the_doctor_says_what_is_there_and_what_is_missing() -> None:
 
 
 def test_what_an_extra_lacks_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from qkv import extras
+    from qkv import optional_dependencies
 
-    monkeypatch.setattr(extras, "_installed", lambda name: name == "pyarrow")
-    told = extras.install("words")
+    monkeypatch.setattr(optional_dependencies, "_installed", lambda name: name == "pyarrow")
+    told = optional_dependencies.install("words")
     assert told == "pip install 'safetensors>=0.4' 'tokenizers>=0.20'"
 
 

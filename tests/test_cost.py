@@ -13,12 +13,12 @@ import qkv
 from qkv import cost, problem
 from qkv.benchmarks.crossover import Trial, fit
 from qkv.cost import LINES, Line, Work
-from qkv.problem import pose
+from qkv.problem import validate
 
 
 def _posed(n: int, m: int, d: int = 8, batch: int = 3, grad: bool = False) -> problem.Problem:
     query = torch.randn(batch, n, d, requires_grad=grad)
-    return pose(query, torch.randn(batch, m, d), torch.randn(batch, m, 5), None, None)
+    return validate(query, torch.randn(batch, m, d), torch.randn(batch, m, 5), None, None)
 
 
 def test_a_line_prices_every_amount() -> None:
@@ -140,9 +140,9 @@ def test_what_was_checked_once_is_known_by_its_signature() -> None:
 
 def test_a_signature_knows_what_a_parameter_wants() -> None:
     similarity, query = qkv.Bilinear(8, 8), torch.randn(5, 8)
-    before = pose(query, query, query, similarity, None).checked
+    before = validate(query, query, query, similarity, None).checked
     similarity.weight.requires_grad_(False)
-    assert pose(query, query, query, similarity, None).checked is not before
+    assert validate(query, query, query, similarity, None).checked is not before
     similarity.double()
     with pytest.raises(RuntimeError, match="dtype"):
         qkv.attend(query, query, query, similarity=similarity)

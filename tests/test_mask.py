@@ -105,7 +105,7 @@ def test_masks_read_well() -> None:
 @pytest.mark.parametrize(("n", "m"), [(7, 7), (5, 11), (11, 5)])
 def test_runs_are_the_same_keys(mask: qkv.mask.Mask, n: int, m: int) -> None:
     tile = qkv.mask.Tile(1, n, n, m, (2,), torch.device("cpu"))
-    runs = mask.runs(tile)
+    runs = mask.as_runs(tile)
     keys = torch.arange(m)
     start, stop = runs.start.unsqueeze(-1), runs.stop.unsqueeze(-1)
     found = (keys >= start) & (keys < stop) & ((keys - start) % runs.stride == 0)
@@ -117,13 +117,13 @@ def test_masks_that_are_no_runs() -> None:
     tile = qkv.mask.Tile(0, 3, 3, 3, (), torch.device("cpu"))
     boolean = as_mask(torch.ones(3, 3, dtype=torch.bool))
     for mask in (TopK(1), boolean, Causal() | Window(1, 1), Dilated(1, 2) & Dilated(1, 3)):
-        assert mask.runs(tile) is None
+        assert mask.as_runs(tile) is None
 
 
 def test_the_best_of_what_is_allowed() -> None:
-    assert TopK(3).best_of() == (3, None)
-    k, rest = (Causal() & TopK(2) & Lengths([3])).best_of()
+    assert TopK(3).as_topk() == (3, None)
+    k, rest = (Causal() & TopK(2) & Lengths([3])).as_topk()
     assert (k, repr(rest)) == (2, "(Causal() & Lengths([3]))")
-    assert Causal().best_of() is None
-    assert (TopK(1) & TopK(2)).best_of() is None
-    assert (TopK(1) | Causal()).best_of() is None
+    assert Causal().as_topk() is None
+    assert (TopK(1) & TopK(2)).as_topk() is None
+    assert (TopK(1) | Causal()).as_topk() is None

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 import qkv
 from qkv.operators import dense, plain
-from qkv.problem import pose
+from qkv.problem import validate
 from qkv.similarity import distance
 from qkv.similarity.distance import by_differences, squared_distance
 
@@ -57,7 +57,7 @@ def test_answers_and_gradients_are_those_of_the_formula(
     tokens = _tokens()
     if isinstance(mask, Tensor) and mask.is_floating_point():
         mask = mask.clone().requires_grad_()
-    problem = pose(*tokens, similarity, mask)
+    problem = validate(*tokens, similarity, mask)
     in_logarithms = similarity.may_vanish and problem.bias is not None
     assert plain.serves(problem) is not in_logarithms
     query, key = similarity.prepare(problem.query, problem.key)

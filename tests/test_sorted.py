@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qkv
-from qkv.operators.sorted import line as line_module
-from qkv.operators.sorted.line import KERNELS, Line
+from qkv.operators.sorted import sorted_keys as line_module
+from qkv.operators.sorted.sorted_keys import KERNELS, SortedKeys
 
 BANDWIDTHS = [1e-4, 0.02, 0.3, 40.0]
 
@@ -57,7 +57,7 @@ def _data(offset: float, seed: int = 0):
 @pytest.mark.parametrize("h", BANDWIDTHS)
 def test_answers_equal_the_oracle(kernel: str, h: float, offset: float) -> None:
     key, value, weight, query = _data(offset)
-    line = Line(key, value, weight)
+    line = SortedKeys(key, value, weight)
     answer, log_total = _expected(key, value, weight, query, kernel, h)
     said = line.pool(query, kernel, h)
     np.testing.assert_allclose(said.answer, answer, rtol=1e-11, atol=1e-11)
@@ -76,7 +76,7 @@ def test_answers_equal_the_oracle(kernel: str, h: float, offset: float) -> None:
 )
 def test_any_keys(kernel: str, key: list[float], query: list[float], h: float) -> None:
     value = np.arange(len(key), dtype=float)[:, None] ** 2
-    said = Line(np.array(key), value).pool(np.array(query), kernel, h)
+    said = SortedKeys(np.array(key), value).pool(np.array(query), kernel, h)
     answer, log_total = _expected(key, value, np.ones(len(key)), query, kernel, h)
     seen = np.isfinite(log_total)
     # A kernel that is almost 0 at its very edge may round to 0, here or there.
@@ -93,7 +93,7 @@ def test_answers_stay_within_the_values_that_are_seen(kernel: str) -> None:
     """A value of 1e12 in the same cell, out of sight, must not move an answer."""
     key = np.concatenate([np.linspace(0, 0.5, 400), [0.99]])
     value = np.concatenate([np.ones(400), [1e12]])[:, None]
-    said = Line(key, value).pool(np.array([-0.6, -0.55]), kernel, 1.0)
+    said = SortedKeys(key, value).pool(np.array([-0.6, -0.55]), kernel, 1.0)
     if kernel in ("gaussian", "laplacian"):
         return  # they see it
     np.testing.assert_allclose(said.answer, 1.0, rtol=1e-3)
@@ -102,7 +102,7 @@ def test_answers_stay_within_the_values_that_are_seen(kernel: str) -> None:
 def test_far_away_the_nearest_key_answers() -> None:
     key, value = np.array([0.0, 1.0, 2.0]), np.array([[3.0], [5.0], [7.0]])
     for kernel in ("gaussian", "laplacian"):
-        said = Line(key, value).pool(np.array([-1e6, 1e6]), kernel, 0.01)
+        said = SortedKeys(key, value).pool(np.array([-1e6, 1e6]), kernel, 0.01)
         np.testing.assert_array_equal(said.answer[:, 0], [3.0, 7.0])
 
 
@@ -111,7 +111,7 @@ def test_values_with_a_large_offset_keep_their_digits(kernel: str) -> None:
     key, value, weight, query = _data(0.0)
     value = np.round(value * 2**10) / 2**10  # so that the offset rounds nothing
     for h in (0.02, 0.3):
-        said = Line(key, value + 1e9, weight).pool(query, kernel, h)
+        said = SortedKeys(key, value + 1e9, weight).pool(query, kernel, h)
         answer, log_total = _expected(key, value, weight, query, kernel, h)
         expected = np.where(np.isfinite(log_total)[:, None], answer + 1e9, 0.0)
         np.testing.assert_allclose(said.answer, expected, rtol=0, atol=np.spacing(2e9))
@@ -125,7 +125,7 @@ def test_a_thread_may_begin_anywhere(kernel: str, monkeypatch: pytest.MonkeyPatc
     key, query = np.linspace(0, 4, 400), np.linspace(-1, 5, 31)
     value, weight = np.sin(key)[:, None], np.ones(400)
     for h in (0.7, 1.1, 3.0):
-        said = Line(key, value).pool(query, kernel, h)
+        said = SortedKeys(key, value).pool(query, kernel, h)
         answer, log_total = _expected(key, value, weight, query, kernel, h)
         np.testing.assert_allclose(said.log_total, log_total, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(said.answer, answer, rtol=1e-9, atol=1e-9)
@@ -172,7 +172,7 @@ def test_short_runs_of_queries_are_answered_alike(kernel: str, offset: float, mo
     key, value, weight, query = _data(offset)
     for h in (1e-4, 0.02, 0.1):
         monkeypatch.setattr(line_module, "_RUN", 2**16)
-        line = Line(key, value, weight)
+        line = SortedKeys(key, value, weight)
         whole = (*line.pool(query, kernel, h), *line.pool_others(kernel, h))
         monkeypatch.setattr(line_module, "_RUN", 19)
         runs = (*line.pool(query, kernel, h), *line.pool_others(kernel, h))

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from qkv.jit import threads
-from qkv.operators.sorted import ascending as ascending_module
-from qkv.operators.sorted import line as line_module
-from qkv.operators.sorted.ascending import ascending
-from qkv.operators.sorted.line import Line
+from qkv.operators.sorted import bucket_sort as ascending_module
+from qkv.operators.sorted import sorted_keys as line_module
+from qkv.operators.sorted.bucket_sort import ascending
+from qkv.operators.sorted.sorted_keys import SortedKeys
 
 THREADS = (1, 2, 3, 4, 7)  # more than most machines that test have cores
 KERNELS = ("gaussian", "laplacian", "boxcar", "triangular", "tricube")  # every way to a sum
@@ -52,11 +52,11 @@ def taking_part(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def _line(seed: int = 0) -> tuple[Line, npt.NDArray[np.float64]]:
+def _line(seed: int = 0) -> tuple[SortedKeys, npt.NDArray[np.float64]]:
     random = np.random.default_rng(seed)
     key, query = random.random(9001), random.uniform(-0.1, 1.1, 11003)
     value = random.standard_normal((9001, 2)) + 1e9
-    return Line(key, value, random.integers(1, 3, 9001) * 0.7), query
+    return SortedKeys(key, value, random.integers(1, 3, 9001) * 0.7), query
 
 
 def _pooled(kernel: str, seed: int = 0) -> Results:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import qkv
-from qkv import summary
+from qkv.visualization import summary
 
 LAYERS, HEADS, N, M = 2, 3, 5, 7
 

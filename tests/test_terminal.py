@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from qkv import terminal
+from qkv.visualization import terminal
 
 WORDS = ["When", "he", "saw", "犬", "wagged"]
 WEIGHTS = np.random.default_rng(0).dirichlet(np.ones(5), size=5)
@@ -60,7 +60,7 @@ def test_markup_in_words_is_text() -> None:
 
 
 def test_next_to_nothing_has_no_ground_in_any_terminal() -> None:
-    from qkv.terminal import shade
+    from qkv.visualization.terminal import shade
 
     assert shade(0.0) == shade(float("nan")) == "dim"
     assert shade(1.0).startswith("white on rgb(")

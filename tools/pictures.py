@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 import qkv
-from qkv import plot
 from qkv.gallery.own_similarity import city_block
-from qkv.plot import palette
 from qkv.table.samples import SALARIES
+from qkv.visualization import plot
+from qkv.visualization.plot import palette
 from qkv.words.sentence import by_minilm
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from qkv.similarity import Tricube as Tricube
     from qkv.table import Answer as Answer
     from qkv.table import Database as Database
-    from qkv.viewer import View as View
-    from qkv.viewer import view as view
+    from qkv.visualization.viewer import View as View
+    from qkv.visualization.viewer import view as view
 
 # Names are fetched on first use, so that `qkv --help` need not wait for torch.
 _HOMES = {
@@ -71,12 +71,14 @@ _HOMES = {
         "Triangular",
         "Tricube",
     ],
-    "qkv.viewer": ["View", "view"],
+    "qkv.visualization.viewer": ["View", "view"],
     "qkv.table": ["Answer", "Database"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ["bias", "cluster", "mask", "nn", "plot", "summary", "translate", "words"]
+_MODULES = [
+    "bias", "cluster", "mask", "nn", "plot", "similarity", "summary", "translate", "words",
+]  # fmt: skip
 
 __all__ = [*_MODULES, *_HOME_OF]
 

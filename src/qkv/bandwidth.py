@@ -36,7 +36,7 @@ FEW = 3_000  # examples, of which those of compact kernels are rough
 VERY_FEW = 500  # examples, for which a search should be thorough
 
 
-class Undecided(UserWarning):
+class BandwidthWarning(UserWarning):
     """The examples cannot say how wide to look."""
 
 

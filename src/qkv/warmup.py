@@ -22,7 +22,7 @@ def packages() -> list[str]:
     return [name for name, needs in PACKAGES.items() if needs is None or find_spec(needs)]
 
 
-class Progress(NamedTuple):
+class CompileProgress(NamedTuple):
     """How far compilation is; told at least once a second."""
 
     done: int
@@ -30,7 +30,7 @@ class Progress(NamedTuple):
     last: str  # the function that was done last
 
 
-def warmup() -> Iterator[Progress]:
+def warmup() -> Iterator[CompileProgress]:
     """Compile what is not compiled for this machine yet."""
     from qkv.jit.ahead import compile_all, missing
 
@@ -38,7 +38,7 @@ def warmup() -> Iterator[Progress]:
     yield from _progress(compile_all(packages(), wanted), len(wanted))
 
 
-def prebuild() -> Iterator[Progress]:
+def prebuild() -> Iterator[CompileProgress]:
     """Compile all into the package itself, for the level of x86-64 that NUMBA_CPU_NAME names."""
     from qkv.jit.ahead import jobs
     from qkv.jit.ahead import prebuild as compile_into_package
@@ -47,9 +47,9 @@ def prebuild() -> Iterator[Progress]:
     yield from _progress(compile_into_package(packages(), wanted), len(wanted))
 
 
-def _progress(batches: Iterable[list[tuple[str, str]]], total: int) -> Iterator[Progress]:
+def _progress(batches: Iterable[list[tuple[str, str]]], total: int) -> Iterator[CompileProgress]:
     done, last = 0, ""
     for batch in batches:
         done += len(batch)
         last = " ".join(batch[-1]) if batch else last
-        yield Progress(done, total, last)
+        yield CompileProgress(done, total, last)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from qkv.explore.beam_tree import BeamTree
-from qkv.translate import Recurrent, Search, Translator
-from qkv.translate.search import search
-from qkv.translate.vocabulary import BEGIN, END, PAD
+from qkv.translate import RNNConfig, Search, Translator
+from qkv.translate.data.vocabulary import BEGIN, END, PAD
+from qkv.translate.decoding.search import search
 
 SOURCE, TARGET = 17, 11
 
@@ -18,7 +18,7 @@ SOURCE, TARGET = 17, 11
 @pytest.fixture(scope="module")
 def model() -> Translator:
     torch.manual_seed(4)
-    sizes = Recurrent(embedding=5, hidden=7, features=6, dropout=0.0)
+    sizes = RNNConfig(embedding=5, hidden=7, features=6, dropout=0.0)
     made = Translator(sizes, SOURCE, TARGET).double().eval()
     with torch.no_grad():  # opinions, so that ways differ
         made.output.weight *= 8.0

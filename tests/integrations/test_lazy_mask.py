@@ -69,7 +69,7 @@ def test_packed_sentences_are_documents(monkeypatch: pytest.MonkeyPatch) -> None
     made = make_mask(BATCH, N, N, mask_function=packed, allow_is_causal_skip=False)
     assert isinstance(made, LazyMask)
     assert torch.equal(tensor(made), made.made())
-    assert made.mask.runs(Tile(0, N, N, N, (BATCH, 1), torch.device("cpu"))) is not None
+    assert made.mask.as_runs(Tile(0, N, N, N, (BATCH, 1), torch.device("cpu"))) is not None
 
 
 def test_position_ids_pack_sentences_into_one_batch_entry(monkeypatch: pytest.MonkeyPatch) -> None:

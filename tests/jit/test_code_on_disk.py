@@ -375,7 +375,7 @@ def test_sorted_keys_decline_as_well() -> None:
 @pytest.mark.usefixtures("broken")
 @pytest.mark.filterwarnings("ignore:.*the linker is broken:RuntimeWarning")
 def test_regression_and_sorting_go_on_without_compiled_code() -> None:
-    from qkv.operators.sorted.ascending import BUCKET, ascending
+    from qkv.operators.sorted.bucket_sort import BUCKET, ascending
 
     number = np.random.default_rng(0).normal(size=BUCKET + 7)
     np.testing.assert_array_equal(ascending(number).number, np.sort(number))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import qkv
-from qkv.plot import labels
+from qkv.visualization.plot import labels
 
 
 def some(*shape: int) -> torch.Tensor:
@@ -241,7 +241,7 @@ def test_a_path_may_be_a_string(tmp_path: Path) -> None:
 
 def test_one_colour_stands_for_one_thing_here_and_in_the_explorer() -> None:
     from qkv.gallery.page import STATIC
-    from qkv.plot import palette
+    from qkv.visualization.plot import palette
 
     for style in (Path(qkv.__file__).parent / "explore/static/explore.css", STATIC / "gallery.css"):
         light = style.read_text(encoding="utf-8").split("dark")[0]

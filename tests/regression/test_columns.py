@@ -12,7 +12,7 @@ import pytest
 from sklearn.metrics.pairwise import nan_euclidean_distances
 
 import qkv
-from qkv.regression import NothingNear, pool, rows
+from qkv.regression import NoNeighboursWarning, pool, weight_batches
 
 Regressor = qkv.NadarayaWatsonRegressor
 
@@ -123,7 +123,7 @@ def test_a_line_of_one_column_does_without_rows_that_miss_it() -> None:
     model = Regressor(bandwidth=0.1, degree=1).fit(holes, y)
     without = Regressor(bandwidth=0.1, degree=1).fit(x[there], y[there])
     np.testing.assert_allclose(model.predict(x), without.predict(x), rtol=1e-12)
-    with pytest.warns(NothingNear, match="1 of 2 queries"):
+    with pytest.warns(NoNeighboursWarning, match="1 of 2 queries"):
         assert np.isnan(model.predict([[np.nan], [0.5]])).tolist() == [True, False]
 
 
@@ -131,7 +131,7 @@ def test_what_shares_no_number_is_not_seen() -> None:
     x, y = np.array([[0.0, np.nan], [1.0, np.nan], [np.nan, 2.0]]), np.array([1.0, 2.0, 7.0])
     model = Regressor(bandwidth=1.0).fit(x, y)
     assert model.predict([[np.nan, 5.0]]) == 7.0
-    with pytest.warns(NothingNear, match="1 of 1 queries"):
+    with pytest.warns(NoNeighboursWarning, match="1 of 1 queries"):
         assert np.isnan(model.predict([[np.nan, np.nan]])).all()
     near = Regressor("boxcar", 0.1, empty="nearest").fit(x, y)
     assert near.predict([[0.8, np.nan], [np.nan, 9.0]]).tolist() == [2.0, 7.0]
@@ -150,7 +150,7 @@ def test_a_missing_category_tells_nothing() -> None:
     own[5] = 1 / 3
     expected = [(k * own) @ y / (k * own).sum(), k @ y / k.sum()]
     np.testing.assert_allclose(model.predict(asked), expected, rtol=1e-12)
-    ((_, weights, _),) = rows.weights(*model._gaze, model._keys(asked))
+    ((_, weights, _),) = weight_batches.weights(*model._fitted, model._keys(asked))
     np.testing.assert_allclose(weights @ y[model.rows_], expected, rtol=1e-12)
 
 

@@ -167,6 +167,6 @@ def test_one_row_says_so(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("a,b\n1,2\n")
     words = ["regress", str(path), "--x", "a", "--y", "b", "--bandwidth", "1", "--at", "1"]
-    with pytest.warns(qkv.regression.Undecided, match="cannot tell the interval"):
+    with pytest.warns(qkv.regression.BandwidthWarning, match="cannot tell the interval"):
         result = CliRunner().invoke(app, words, catch_exceptions=False)
     assert "one row cannot tell LOO R²" in result.stdout

@@ -28,7 +28,7 @@ ESTIMATORS = [
 
 
 @pytest.mark.filterwarnings(
-    "ignore::qkv.regression.Undecided", "ignore::qkv.regression.NothingNear"
+    "ignore::qkv.regression.BandwidthWarning", "ignore::qkv.regression.NoNeighboursWarning"
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # their own

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from sklearn.neighbors import RadiusNeighborsRegressor
 
 import qkv
-from qkv.regression import Nearest, NothingNear, Undecided, progress, rows, tree
+from qkv.regression import (
+    BandwidthWarning,
+    Nearest,
+    NoNeighboursWarning,
+    kd_tree,
+    progress,
+    weight_batches,
+)
 from qkv.regression.kernels import NAMES, as_kernel, at
 from qkv.regression.local import LeaveOneOut
 from qkv.regression.pool import pool
@@ -151,7 +158,7 @@ def test_a_column_that_says_nothing_is_smoothed_away() -> None:
     ],
 )
 def test_told_when_the_data_cannot_decide(x, y, reason: str) -> None:
-    with pytest.warns(Undecided, match=reason):
+    with pytest.warns(BandwidthWarning, match=reason):
         model = Regressor().fit(x, y)
     assert (model.bandwidth_ > 0).all()
     assert model.predict([[1.0]]) == pytest.approx(np.mean(y))
@@ -161,7 +168,7 @@ def test_far_from_the_data() -> None:
     x, y = np.array([[0.0], [1.0], [2.0]]), np.array([3.0, 5.0, 7.0])
     assert Regressor(bandwidth=0.1).fit(x, y).predict([[1e5]]) == 7.0
     far = [[1.1], [9.0]]
-    with pytest.warns(NothingNear, match="1 of 2 queries have no example in sight"):
+    with pytest.warns(NoNeighboursWarning, match="1 of 2 queries have no example in sight"):
         assert np.isnan(Regressor("boxcar", 0.2).fit(x, y).predict(far)).tolist() == [False, True]
     assert Regressor("boxcar", 0.2, empty="nearest").fit(x, y).predict(far)[1] == 7
     assert Regressor("boxcar", 0.2, empty="prior").fit(x, y).predict(far)[1] == 5
@@ -238,9 +245,9 @@ def test_the_tree_equals_the_rows(kernel: str, d: int) -> None:
     x, y = _sample(499, d)
     model = Regressor(kernel, 0.1).fit(x, y)
     query = np.random.default_rng(1).uniform(-0.2, 1.2, (41, d))
-    said = tree.pool(at(as_kernel(kernel), np.full(d, 0.1)), query, x, y)
+    said = kd_tree.pool(at(as_kernel(kernel), np.full(d, 0.1)), query, x, y)
     asked = model._keys(query)
-    ((_, weights, totals),) = rows.weights(*model._gaze, asked)
+    ((_, weights, totals),) = weight_batches.weights(*model._fitted, asked)
     np.testing.assert_allclose(said.answer, weights @ y, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(said.log_total, totals, rtol=1e-12)
 
@@ -248,11 +255,11 @@ def test_the_tree_equals_the_rows(kernel: str, d: int) -> None:
 def test_a_tree_serves_where_few_pairs_are_near() -> None:
     x, y = _sample(4099, 2)
     kernel = at(as_kernel("boxcar"), np.full(2, 0.01))
-    assert tree.near_pairs_are_few(kernel, x, x)
-    assert not tree.near_pairs_are_few(at(kernel, np.full(2, 2.0)), x, x)
+    assert kd_tree.near_pairs_are_few(kernel, x, x)
+    assert not kd_tree.near_pairs_are_few(at(kernel, np.full(2, 2.0)), x, x)
     model = Regressor("boxcar", 0.01).fit(x, y)
-    said = pool(*model._gaze, model._keys(x[:1100]), y)
-    (_, weights, _), *_ = rows.weights(*model._gaze, model._keys(x[:5]))
+    said = pool(*model._fitted, model._keys(x[:1100]), y)
+    (_, weights, _), *_ = weight_batches.weights(*model._fitted, model._keys(x[:5]))
     np.testing.assert_allclose(said.answer[:5], weights @ y, rtol=1e-12)
 
 
@@ -276,7 +283,7 @@ def test_the_classifier_gives_the_share_of_attention() -> None:
     constant=st.booleans(),
     seed=st.integers(0, 9),
 )
-@pytest.mark.filterwarnings("ignore::qkv.regression.Undecided")
+@pytest.mark.filterwarnings("ignore::qkv.regression.BandwidthWarning")
 def test_ties_scales_constant_columns_and_weights_of_0(
     keys, scale, kernel, bandwidth, constant, seed
 ) -> None:

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 import qkv
-from qkv.regression import Undecided
+from qkv.regression import BandwidthWarning
 from qkv.regression.criteria import CRITERIA, along
-from qkv.regression.examples import Keys
 from qkv.regression.kernels import NAMES
 from qkv.regression.local import LeaveOneOut
 from qkv.regression.moments import one_by_one
+from qkv.regression.training_data import Keys
 from qkv.staircase import staircase
 
 Regressor = qkv.NadarayaWatsonRegressor
@@ -27,7 +27,7 @@ Regressor = qkv.NadarayaWatsonRegressor
 def _fit(x, y, *options, **more):
     """Whatever the search says of edges; tests of that ask for it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Undecided)
+        warnings.simplefilter("ignore", BandwidthWarning)
         return Regressor(*options, **more).fit(x, y)
 
 
@@ -181,14 +181,18 @@ def test_an_infinite_candidate_does_not_spoil_the_search() -> None:
 
 def test_a_best_at_an_edge_is_told() -> None:
     x, y = datasets.SETS["sunspots"]()
-    with pytest.warns(Undecided, match="the narrowest bandwidth does best, 0.25"):
+    with pytest.warns(BandwidthWarning, match="the narrowest bandwidth does best, 0.25"):
         model = Regressor().fit(x, y)
     assert model.loo_score() == pytest.approx(0.9193, abs=1e-4)
     random = np.random.default_rng(0)
     x = random.uniform(0, 1, (67, 2))
-    with pytest.warns(Undecided, match="the widest bandwidth does best, and wider ones no worse"):
+    with pytest.warns(
+        BandwidthWarning, match="the widest bandwidth does best, and wider ones no worse"
+    ):
         Regressor("gaussian").fit(x, random.standard_normal(67))
-    with pytest.warns(Undecided, match=r"cannot decide .* 3 are too few for bandwidth='aicc'"):
+    with pytest.warns(
+        BandwidthWarning, match=r"cannot decide .* 3 are too few for bandwidth='aicc'"
+    ):
         Regressor(bandwidth="aicc").fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 1.5])
 
 
@@ -243,11 +247,11 @@ def test_bandwidths_are_no_worse_than_those_of_statsmodels(name, criterion, meth
 
 def test_one_row_cannot_tell() -> None:
     model = Regressor(bandwidth=1.0).fit([[2.0]], [3.0])
-    with pytest.warns(Undecided, match="one row of data cannot tell R²"):
+    with pytest.warns(BandwidthWarning, match="one row of data cannot tell R²"):
         assert np.isnan(model.loo_score())
-    with pytest.warns(Undecided, match="one row of data cannot tell the interval"):
+    with pytest.warns(BandwidthWarning, match="one row of data cannot tell the interval"):
         assert np.isnan(model.predict_interval([[2.0]])).all()
-    with pytest.warns(Undecided, match="one row of data cannot tell the standard deviation"):
+    with pytest.warns(BandwidthWarning, match="one row of data cannot tell the standard deviation"):
         answer, std = model.predict([[2.0]], return_std=True)
     assert answer == 3.0
     assert np.isnan(std).all()
@@ -283,7 +287,7 @@ def test_windows_are_what_rows_say(kernel, h) -> None:
     weight = random.integers(1, 3, 57).astype(float)
     target = random.standard_normal((57, 2)) + 1e5
     model = Regressor(kernel, h, degree=1).fit(key[:, None], target, sample_weight=weight)
-    examples, shape, width = model._gaze
+    examples, shape, width = model._fitted
     for own in (None, np.arange(57)):
         query = (
             examples.keys

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.table.sources.base import arrow_filter
-from qkv.table.where import Compare, Negation, OneOf, parse
+from qkv.table.where import Compare, Not, OneOf, parse
 
 TABLE = pa.table(
     {
@@ -82,7 +82,7 @@ def test_a_mistake_in_a_condition_is_one_sentence(text: str, message: str) -> No
 def test_any_text_can_be_looked_for(text: str) -> None:
     quoted = text.replace("'", "''")
     assert parse(f"name = '{quoted}'", TABLE.schema) == Compare("name", "==", text)
-    assert parse(f"name not in ('{quoted}')", TABLE.schema) == Negation(OneOf("name", (text,)))
+    assert parse(f"name not in ('{quoted}')", TABLE.schema) == Not(OneOf("name", (text,)))
 
 
 @given(st.text(max_size=40))

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qkv
-from qkv.table.words import key_words, query_words
+from qkv.table.wide_keys import key_words, query_words
 
 COMPACT = ["boxcar", "triangular", "epanechnikov"]
 SOFT = ["gaussian", "laplacian"]

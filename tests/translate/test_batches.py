@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.translate.batches import Batching, Example, collate, encode, epoch
-from qkv.translate.text import Corpus, Pair, Refused
-from qkv.translate.vocabulary import BEGIN, END, PAD, Words
+from qkv.translate.data.batches import Batching, Example, collate, encode, epoch
+from qkv.translate.data.text import Corpus, Pair, SkippedLines
+from qkv.translate.data.vocabulary import BEGIN, END, PAD, Words
 
 examples = st.lists(
     st.builds(
@@ -51,7 +51,9 @@ def test_what_the_decoder_reads_is_what_it_should_say_one_step_later() -> None:
 def test_long_pairs_are_left_out_by_line() -> None:
     words = Words(["a", "b"])
     corpus = Corpus(
-        [Pair("a", "b"), Pair("a a a", "b"), Pair("a", "b b b")], [1, 4, 9], Refused({"x": [2]})
+        [Pair("a", "b"), Pair("a a a", "b"), Pair("a", "b b b")],
+        [1, 4, 9],
+        SkippedLines({"x": [2]}),
     )
     found, refused = encode(corpus, words, words, max_length=2)
     assert found == [Example([4, END], [5])]

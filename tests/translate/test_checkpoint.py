@@ -14,8 +14,8 @@ import pytest
 import torch
 from toy import begun
 
-from qkv.translate import Layers, Recurrent, Search, load
-from qkv.translate.checkpoint import Checkpoint
+from qkv.translate import RNNConfig, Search, TransformerConfig, load
+from qkv.translate.training.checkpoint import Checkpoint
 
 
 @pytest.fixture
@@ -28,12 +28,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "sizes",
     [
-        Recurrent(embedding=6, hidden=8, tied=True, cell="lstm", readout="tanh"),
-        Recurrent(embedding=6, hidden=8, similarity="gaussian"),
-        Layers(d_model=8, heads=2, d_ff=12, layers=1, tied=True),
+        RNNConfig(embedding=6, hidden=8, tied=True, cell="lstm", readout="tanh"),
+        RNNConfig(embedding=6, hidden=8, similarity="gaussian"),
+        TransformerConfig(d_model=8, heads=2, d_ff=12, layers=1, tied=True),
     ],
 )
-def test_what_is_loaded_says_what_was_saved(tmp_path: Path, sizes: Recurrent | Layers) -> None:
+def test_what_is_loaded_says_what_was_saved(
+    tmp_path: Path, sizes: RNNConfig | TransformerConfig
+) -> None:
     session = begun(tmp_path, sizes=sizes)
     training = session.training
     training._save(is_best=True)
@@ -113,7 +115,7 @@ def test_a_folder_in_use_is_not_written_over(tmp_path: Path) -> None:
 _SAVES_FOR_EVER = """
 import sys
 from pathlib import Path
-from qkv.translate.checkpoint import Checkpoint
+from qkv.translate.training.checkpoint import Checkpoint
 import torch
 checkpoint = Checkpoint.open(Path(sys.argv[1]))
 model = checkpoint.interpreter().model

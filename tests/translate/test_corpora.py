@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from qkv.translate import Recipe, Recurrent, Sources, Spelling, begin
-from qkv.translate.batches import Batching
-from qkv.translate.progress import Silent
-from qkv.translate.sources import held_out
-from qkv.translate.text import read_pairs, read_parallel
-from qkv.translate.vocabulary import END
+from qkv.translate import RNNConfig, Sources, TokenizerConfig, TrainingConfig, begin
+from qkv.translate.data.batches import Batching
+from qkv.translate.data.sources import held_out
+from qkv.translate.data.text import read_pairs, read_parallel
+from qkv.translate.data.vocabulary import END
+from qkv.translate.training.callbacks import NullCallback
 
 
 def corpus(name: str) -> Path:
@@ -45,11 +45,13 @@ def test_multi30k_is_learned_in_a_few_steps(tmp_path: Path) -> None:
     """The first thousand captions: after two epochs, better than the words' frequencies alone."""
     folder = corpus("multi30k")
     sources = Sources(*(str(folder / f"val.{side}") for side in ("en", "de", "en", "de")))
-    sizes = Recurrent(embedding=32, hidden=48, dropout=0.1, tied=True)
-    recipe = Recipe(
+    sizes = RNNConfig(embedding=32, hidden=48, dropout=0.1, tied=True)
+    recipe = TrainingConfig(
         epochs=2, learning_rate=5e-3, warmup=20, batching=Batching(tokens=600), watch="loss"
     )
-    made = begin(tmp_path / "model", sources, sizes, Spelling(size=1000), recipe, Silent())
+    made = begin(
+        tmp_path / "model", sources, sizes, TokenizerConfig(size=1000), recipe, NullCallback()
+    )
     progress = made.training.run()
     said = Counter(token for each in made.training.examples for token in (*each.target, END))
     total = said.total()

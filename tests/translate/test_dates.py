@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 
-from qkv.translate import dates
+from qkv.translate.data import dates
 
 
 def test_a_text_means_one_day() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qkv.translate import Alignment, Interpreter, Recurrent, Search, Translator
-from qkv.translate.alignment import merged
-from qkv.translate.search import Hypothesis
-from qkv.translate.vocabulary import UNKNOWN, Subwords, Words
+from qkv.translate import Alignment, Interpreter, RNNConfig, Search, Translator
+from qkv.translate.data.vocabulary import UNKNOWN, Subwords, Words
+from qkv.translate.decoding.alignment import merged
+from qkv.translate.decoding.search import Hypothesis
 
 TEXT = ["the quick brown fox", "jumps over the lazy dog", "pack my box with five dozen jugs"]
 
@@ -16,7 +16,7 @@ TEXT = ["the quick brown fox", "jumps over the lazy dog", "pack my box with five
 def interpreter(level: type[Words] | type[Subwords], size: int) -> Interpreter:
     torch.manual_seed(0)
     vocabulary = level.learn(TEXT, size)
-    sizes = Recurrent(embedding=8, hidden=8, dropout=0.0)
+    sizes = RNNConfig(embedding=8, hidden=8, dropout=0.0)
     model = Translator(sizes, len(vocabulary), len(vocabulary))
     return Interpreter(model, vocabulary, vocabulary)
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from qkv.translate import loss as module
-from qkv.translate.loss import smoothed_loss
-from qkv.translate.scores import turn
+from qkv.translate.models import loss as module
+from qkv.translate.models.loss import smoothed_loss
+from qkv.translate.models.softmax_gradient import turn
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -18,7 +18,7 @@ def test_equals_torch(
     smoothing: float, slice_size: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:  # as on a device that the kernel does not know
-        monkeypatch.setattr(module, "known_to_kernels", lambda scores: False)
+        monkeypatch.setattr(module, "has_kernels", lambda scores: False)
     monkeypatch.setattr(module, "_SLICE", slice_size)  # 40: two tokens at a time
     torch.manual_seed(0)
     found = []

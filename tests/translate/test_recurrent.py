@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import qkv
-from qkv.translate import Recurrent, Translator
-from qkv.translate.batches import Batch, Example, collate
-from qkv.translate.dropout import Dropout
-from qkv.translate.vocabulary import END
+from qkv.translate import RNNConfig, Translator
+from qkv.translate.data.batches import Batch, Example, collate
+from qkv.translate.data.vocabulary import END
+from qkv.translate.models.dropout import Dropout
 
 SOURCE, TARGET, EMBEDDING, HIDDEN = 23, 19, 5, 7
 
@@ -20,7 +20,7 @@ SOURCE, TARGET, EMBEDDING, HIDDEN = 23, 19, 5, 7
 def small(**options: object) -> Translator:
     torch.manual_seed(3)
     sizes = {"embedding": EMBEDDING, "hidden": HIDDEN, "features": 3, "dropout": 0.0, **options}
-    return Translator(Recurrent(**sizes), SOURCE, TARGET).double()  # type: ignore[arg-type]
+    return Translator(RNNConfig(**sizes), SOURCE, TARGET).double()  # type: ignore[arg-type]
 
 
 def batch(*lengths: tuple[int, int]) -> Batch:
@@ -70,7 +70,7 @@ def test_the_fused_way_has_the_gradients_of_the_plain_one() -> None:
 def test_reading_both_ways_equals_torch() -> None:
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-    from qkv.translate.unrolled import read_both_ways
+    from qkv.translate.models.manual_autograd import read_both_ways
 
     torch.manual_seed(0)
     encoder = nn.GRU(EMBEDDING, HIDDEN, bidirectional=True, batch_first=True).double()
@@ -182,7 +182,7 @@ def test_a_step_is_that_of_torchs_cell_and_a_layer_of_state_token_and_context(ce
 
 
 def test_any_callable_is_a_similarity() -> None:
-    sizes = Recurrent(embedding=EMBEDDING, hidden=HIDDEN, dropout=0.0)
+    sizes = RNNConfig(embedding=EMBEDDING, hidden=HIDDEN, dropout=0.0)
 
     def city_block(query: Tensor, key: Tensor) -> Tensor:
         return -(query[..., :, None, :7] - key[..., None, :, :7]).abs().sum(-1)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.translate import Recurrent, Search, Translator
-from qkv.translate.batches import padded
-from qkv.translate.search import search
-from qkv.translate.vocabulary import BEGIN, END, PAD
+from qkv.translate import RNNConfig, Search, Translator
+from qkv.translate.data.batches import padded
+from qkv.translate.data.vocabulary import BEGIN, END, PAD
+from qkv.translate.decoding.search import search
 
 SOURCE, TARGET = 17, 11
 LENGTHS = [6, 3, 9, 2]
@@ -21,7 +21,7 @@ LENGTHS = [6, 3, 9, 2]
 @pytest.fixture(scope="module", params=["gru", "lstm"])
 def model(request: pytest.FixtureRequest) -> Translator:
     torch.manual_seed(4)
-    sizes = Recurrent(embedding=5, hidden=7, features=6, dropout=0.0, cell=request.param)
+    sizes = RNNConfig(embedding=5, hidden=7, features=6, dropout=0.0, cell=request.param)
     made = Translator(sizes, SOURCE, TARGET).double().eval()
     with torch.no_grad():  # opinions, so that searches differ
         made.output.weight *= 8.0
@@ -137,7 +137,7 @@ def test_translations_end_where_they_must(model: Translator) -> None:
 
 
 def test_a_model_without_numbers_is_told_so() -> None:
-    model = Translator(Recurrent(embedding=5, hidden=7), SOURCE, TARGET).eval()
+    model = Translator(RNNConfig(embedding=5, hidden=7), SOURCE, TARGET).eval()
     with torch.no_grad():
         model.output.weight.fill_(math.nan)
     with pytest.raises(ValueError, match=r"^the model gives scores that are not numbers"):

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from qkv.translate.sources import Sources, held_out
-from qkv.translate.text import Corpus, Pair, Refused, normalized, read_pairs, read_parallel
+from qkv.translate.data.sources import Sources, held_out
+from qkv.translate.data.text import (
+    Corpus,
+    Pair,
+    SkippedLines,
+    normalized,
+    read_pairs,
+    read_parallel,
+)
 
 
 def write(path: Path, *lines: bytes) -> Path:
@@ -40,7 +47,7 @@ def test_pairs_are_read_and_bad_lines_are_named(tmp_path: Path, name: str) -> No
 
 
 def test_many_bad_lines_are_counted_and_the_first_named() -> None:
-    refused = Refused({"without a tab": list(range(3, 1203))})
+    refused = SkippedLines({"without a tab": list(range(3, 1203))})
     assert str(refused) == "1,200 without a tab (lines 3, 4, 5, 6, 7, …)"
 
 
@@ -75,7 +82,7 @@ def test_forms_of_normalisation() -> None:
 
 def test_no_source_sentence_stands_on_both_sides_of_the_split() -> None:
     pairs = [Pair(f"s{i % 40}", f"t{i}") for i in range(100)]
-    training, valid = held_out(Corpus(pairs, list(range(1, 101)), Refused()), share=0.1)
+    training, valid = held_out(Corpus(pairs, list(range(1, 101)), SkippedLines()), share=0.1)
     assert len({pair.source for pair in valid}) == 4
     assert not {pair.source for pair in valid} & {pair.source for pair in training.pairs}
     assert len(training.pairs) + len(valid) == 100

@@ -11,27 +11,27 @@ import pytest
 import torch
 from toy import RECIPE, SIZES, SPELLING, begun, write_pairs
 
-from qkv.translate import Interpreter, Recipe, Recurrent, Search, begin, load, resume
-from qkv.translate.progress import Silent
-from qkv.translate.train import Epoch, Interrupted, Progress
+from qkv.translate import Interpreter, RNNConfig, Search, TrainingConfig, begin, load, resume
+from qkv.translate.training.callbacks import NullCallback
+from qkv.translate.training.train import Epoch, Interrupted, TrainingState
 
 
-class Stopper(Silent):
+class Stopper(NullCallback):
     """Presses Ctrl-C at a step."""
 
     def __init__(self, at: int) -> None:
         self.at = at
 
-    def step(self, progress: Progress, batches: int, tokens: int) -> None:
+    def step(self, progress: TrainingState, batches: int, tokens: int) -> None:
         if progress.step == self.at:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-class Diary(Silent):
+class Diary(NullCallback):
     def __init__(self) -> None:
         self.epochs: list[Epoch] = []
 
-    def epoch(self, progress: Progress, result: Epoch) -> None:
+    def epoch(self, progress: TrainingState, result: Epoch) -> None:
         self.epochs.append(result)
 
 
@@ -51,7 +51,7 @@ def test_stopped_and_resumed_gives_the_same_weights_bit_for_bit(tmp_path: Path, 
         parts.training.run()
     assert parts.training.progress.step == stop
     torch.manual_seed(99)  # what happens in between is of no matter
-    again = resume(tmp_path / "parts" / "model", Silent())
+    again = resume(tmp_path / "parts" / "model", NullCallback())
     again.training.run()
     assert again.training.progress.step == whole.training.progress.step == 26
     ours, theirs = weights(again.training.interpreter), weights(whole.training.interpreter)
@@ -77,7 +77,7 @@ def test_the_reverse_of_a_string_is_learned_without_a_mistake(tmp_path: Path) ->
     diary = Diary()
     sources = write_pairs(tmp_path, count=1500)
     session = begin(
-        tmp_path / "model", sources, Recurrent(24, 48, dropout=0.0), SPELLING, recipe, diary
+        tmp_path / "model", sources, RNNConfig(24, 48, dropout=0.0), SPELLING, recipe, diary
     )
     session.training.run()
     assert max(epoch.exact for epoch in diary.epochs) == 100.0
@@ -100,7 +100,7 @@ def test_patience_and_time_end_training(tmp_path: Path) -> None:
 
 
 def test_the_rate_rises_in_a_line_and_falls_in_a_line() -> None:
-    recipe = Recipe(learning_rate=2.0, warmup=4)
+    recipe = TrainingConfig(learning_rate=2.0, warmup=4)
     assert recipe.rate(1, 0.0) == 0.5
     assert recipe.rate(4, 0.0) == 2.0
     assert recipe.rate(9, 0.5) == pytest.approx(2.0 * 0.525)
@@ -113,14 +113,14 @@ def test_training_on_other_pairs_is_refused(tmp_path: Path) -> None:
         session.training.run()
     (tmp_path / "train.tsv").write_text("ab\tba\ncd\tdc\n")
     with pytest.raises(ValueError, match=r"^the training pairs must be those that the training be"):
-        resume(tmp_path / "model", Silent())
+        resume(tmp_path / "model", NullCallback())
 
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"^watch must be bleu, loss or exact; got 'chrf'$"):
-        Recipe(watch="chrf")  # type: ignore[arg-type]
+        TrainingConfig(watch="chrf")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^epochs must be at least 1; got 0$"):
-        Recipe(epochs=0)
+        TrainingConfig(epochs=0)
 
 
 def test_a_loss_that_is_no_number_ends_training(tmp_path: Path) -> None:

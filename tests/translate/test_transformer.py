@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qkv.translate import Layers, Search, Transformer
-from qkv.translate.batches import Batch, Example, collate
-from qkv.translate.search import search
-from qkv.translate.vocabulary import END
+from qkv.translate import Search, Transformer, TransformerConfig
+from qkv.translate.data.batches import Batch, Example, collate
+from qkv.translate.data.vocabulary import END
+from qkv.translate.decoding.search import search
 
 SOURCE, TARGET = 23, 19
 
 
 def small(**options: object) -> Transformer:
     torch.manual_seed(3)
-    sizes = Layers(d_model=8, heads=2, d_ff=13, layers=2, dropout=0.0, **options)  # type: ignore[arg-type]
+    sizes = TransformerConfig(d_model=8, heads=2, d_ff=13, layers=2, dropout=0.0, **options)  # type: ignore[arg-type]
     return Transformer(sizes, SOURCE, TARGET).double()
 
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from qkv.jit import Kernel
-from qkv.translate import beam, compare, likely, scores
+from qkv.translate.decoding import beam, top_tokens
+from qkv.translate.models import additive_scores, softmax_gradient
 
 
 @pytest.mark.parametrize(
@@ -16,10 +17,10 @@ from qkv.translate import beam, compare, likely, scores
     [
         (beam.advance, beam, "END"),
         (beam.advance, beam, "PAD"),
-        (likely._search, likely, "END"),
-        (likely._search, likely, "BEGIN"),
-        (compare._compare, compare, "_FAR"),
-        (scores._turn, scores, "_PART"),
+        (top_tokens._search, top_tokens, "END"),
+        (top_tokens._search, top_tokens, "BEGIN"),
+        (additive_scores._compare, additive_scores, "_FAR"),
+        (softmax_gradient._turn, softmax_gradient, "_PART"),
     ],
 )
 def test_another_constant_is_another_kernel(
@@ -33,6 +34,6 @@ def test_another_constant_is_another_kernel(
 
 
 def test_declaring_kernels_does_not_import_numba() -> None:
-    code = "import sys, qkv.translate.search, qkv.translate.loss; print('numba' in sys.modules)"
+    code = "import sys, qkv.translate, qkv.translate.models.loss; print('numba' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"

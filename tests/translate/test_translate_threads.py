@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from qkv.jit import threads
-from qkv.translate import compare, likely, scores
-from qkv.translate.beam import Ended, Rows, Sentences, Step, Ways, advance
-from qkv.translate.compare import additive_scores
-from qkv.translate.likely import Likely
-from qkv.translate.scores import turn
+from qkv.translate.decoding import top_tokens
+from qkv.translate.decoding.beam import Ended, Rows, Sentences, Step, Ways, advance
+from qkv.translate.decoding.top_tokens import TopTokens
+from qkv.translate.models import additive_scores as scoring
+from qkv.translate.models import softmax_gradient
+from qkv.translate.models.additive_scores import additive_scores
+from qkv.translate.models.softmax_gradient import turn
 
 BATCH, N, K, VOCABULARY = 37, 3, 3, 1009
 
@@ -30,7 +32,7 @@ def _as_many_threads_as_before() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads take a row or a sentence at a time, so that all of them get some."""
-    for module in (compare, scores):
+    for module in (scoring, softmax_gradient):
         monkeypatch.setattr(module, "_AT_ONCE", 1)
 
 
@@ -50,13 +52,14 @@ def _turned(dtype: torch.dtype) -> list[np.ndarray]:
     return [np.array(loss), rows.numpy()]
 
 
-def _likely(dtype: torch.dtype) -> Likely:
+def _likely(dtype: torch.dtype) -> TopTokens:
     """Without the product before it, whose sums torch's own threads may take in another order."""
     shape, best = (BATCH, N, 2 * K), (2 * K + 2,)
-    found = Likely(np.empty(shape), np.empty(shape, np.int64), np.empty(shape[:-1]))
-    likely._search(
+    found = TopTokens(np.empty(shape), np.empty(shape, np.int64), np.empty(shape[:-1]))
+    top_tokens._search(
         _numbers(BATCH * N, VOCABULARY, dtype=dtype), _numbers(VOCABULARY, dtype=dtype), *found,
-        count=BATCH * N, scratch=likely.Scratch((-(-VOCABULARY // likely._STRIPS),), best, best),
+        count=BATCH * N,
+        scratch=top_tokens.Scratch((-(-VOCABULARY // top_tokens._STRIPS),), best, best),
     )  # fmt: skip
     return found
 
@@ -65,7 +68,7 @@ def _advanced(dtype: torch.dtype) -> list[np.ndarray]:
     before, ended, after = Rows.room(BATCH, N), Ended.none(BATCH, K), Rows.room(BATCH, K)
     before.log_p[:] = -np.arange(N)
     found = _likely(dtype)
-    found.tokens[::3, 1, 0] = likely.END
+    found.tokens[::3, 1, 0] = top_tokens.END
     for now in range(2):
         advance(
             Step(now, 1.5, 2),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.translate import vocabulary
-from qkv.translate.vocabulary import END, SPECIALS, UNKNOWN, Characters, Level, Subwords, Words
+from qkv.translate.data import vocabulary
+from qkv.translate.data.vocabulary import END, SPECIALS, UNKNOWN, Characters, Level, Subwords, Words
 
 TEXT = [
     "a man in an orange hat starring at something .",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from qkv.translate import Recipe, Recurrent, Sources, Spelling, begin
-from qkv.translate.batches import Batching
-from qkv.translate.progress import Silent
-from qkv.translate.session import Session
+from qkv.translate import RNNConfig, Sources, TokenizerConfig, TrainingConfig, begin
+from qkv.translate.data.batches import Batching
+from qkv.translate.training.callbacks import NullCallback
+from qkv.translate.training.setup import Session
 
-SIZES = Recurrent(embedding=16, hidden=32, dropout=0.0)
-SPELLING = Spelling("characters", size=20, joint=True)
-RECIPE = Recipe(
+SIZES = RNNConfig(embedding=16, hidden=32, dropout=0.0)
+SPELLING = TokenizerConfig("characters", size=20, joint=True)
+RECIPE = TrainingConfig(
     epochs=2,
     learning_rate=1e-2,
     warmup=20,
@@ -38,5 +38,11 @@ def write_pairs(folder: Path, count: int = 400, longest: int = 6) -> Sources:
 
 def begun(folder: Path, **options: object) -> Session:
     """A training on reversed strings in `folder`/model."""
-    parts = {"sizes": SIZES, "spelling": SPELLING, "recipe": RECIPE, "watcher": Silent(), **options}
+    parts = {
+        "sizes": SIZES,
+        "spelling": SPELLING,
+        "recipe": RECIPE,
+        "watcher": NullCallback(),
+        **options,
+    }
     return begin(folder / "model", write_pairs(folder), **parts)  # type: ignore[arg-type]

@@ -6,14 +6,14 @@ import importlib
 import json
 import operator
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-#: Each is a module here with measure() -> Iterator[Figure].
+#: Each is a module here with measure() -> Iterator[Figure], and perhaps PARTS of it by name.
 SUITES = [
     "core",
     "start",
@@ -50,15 +50,23 @@ class Figure(NamedTuple):
         return bool(holds(self.measured, float(bound)))
 
 
-def run(suite: str, console: Console, json_file: Path | None) -> None:
-    """Measure a suite, show each figure as it comes, and write them down if wanted."""
+def run(suite: str, console: Console, json_file: Path | None, part: str | None = None) -> None:
+    """Measure a suite, or a part, show each figure as it comes, and write them down if wanted."""
     if suite not in SUITES:
         raise ValueError(f"a benchmark must be one of {', '.join(SUITES)}; got {suite!r}")
     import torch
 
     machine = f"{_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     figures: list[Figure] = []
-    measure: Iterator[Figure] = importlib.import_module(f"qkv.benchmarks.{suite}").measure()
+    module = importlib.import_module(f"qkv.benchmarks.{suite}")
+    parts: dict[str, Callable[[], Iterator[Figure]]] = getattr(module, "PARTS", {})
+    if part is not None and part not in parts:
+        raise ValueError(
+            f"part of {suite} must be one of {', '.join(parts)}; got {part!r}"
+            if parts
+            else f"{suite} is measured as a whole; got part {part!r}"
+        )
+    measure = module.measure() if part is None else parts[part]()
     with console.status(f"qkv bench {suite}") as status:
         for figure in measure:
             figures.append(figure)

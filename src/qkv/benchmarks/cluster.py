@@ -19,7 +19,7 @@ import torch
 
 import qkv
 from qkv.benchmarks import Figure
-from qkv.extras import need
+from qkv.optional_dependencies import require
 
 #: Rows of the table; 10⁸ take 1.6 GB of disk. QKV_BENCH_ROWS says another number.
 ROWS = int(os.environ.get("QKV_BENCH_ROWS", 10**8))
@@ -76,7 +76,7 @@ def _cluster(workers: int) -> Any:
     """A client of so many workers of one thread each."""
     from contextlib import contextmanager
 
-    distributed = need("distributed", "cluster")
+    distributed = require("distributed", "cluster")
 
     @contextmanager
     def running() -> Iterator[Any]:
@@ -118,11 +118,11 @@ def _overhead(small: Path, client: Any) -> tuple[float, int]:
 
 def _result_bytes(folder: Path) -> int:
     """What one part, a file, would send."""
-    from qkv.table.asking import Asker, Terms
+    from qkv.table.asking import QueryOptions, QueryRunner
     from qkv.table.sources import open_source
 
-    asker = Asker(open_source(folder / "000.parquet"), ["key"], ["value"])
-    terms = Terms(similarity="gaussian", bandwidth=0.1, top=0)
+    asker = QueryRunner(open_source(folder / "000.parquet"), ["key"], ["value"])
+    terms = QueryOptions(similarity="gaussian", bandwidth=0.1, top=0)
     asked = asker.ask([{"key": 0.5}], terms)
     return len(pickle.dumps(asker.read(asked, None)))
 

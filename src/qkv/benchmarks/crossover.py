@@ -24,7 +24,7 @@ from qkv.benchmarks import Figure
 from qkv.benchmarks.measure import least_seconds
 from qkv.operators import fused, sdpa
 from qkv.plan import OPERATORS
-from qkv.problem import Problem, pose
+from qkv.problem import Problem, validate
 
 PROBLEMS = 200
 #: Features of pairs in a problem, and numbers in its tensors: small enough for many problems.
@@ -121,7 +121,7 @@ def _trial(
     upstream = torch.randn(entries, n, d)
     with torch.set_grad_enabled(both):
         query, key, value = tokens
-        problem = pose(query, key, value, similarity, mask).simplified()
+        problem = validate(query, key, value, similarity, mask).simplified()
         plan = qkv.explain(*tokens, similarity=similarity, mask=mask)
         able = [
             name

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.benchmarks import Figure
-from qkv.extras import need
+from qkv.optional_dependencies import require
 
 _MAIN = "from qkv.cli import main; main()"
 CLIENTS, SECONDS, EVERY = 50, 60.0, 0.2
@@ -71,7 +71,7 @@ def pointer(server: Server) -> Iterator[Figure]:
     chromium = shutil.which("chromium")
     if chromium is None:
         return
-    playwright = need("playwright.sync_api", "test")
+    playwright = require("playwright.sync_api", "test")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 900})

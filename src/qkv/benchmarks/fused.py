@@ -12,8 +12,8 @@ from torch import Tensor
 
 import qkv
 from qkv.benchmarks import Figure
-from qkv.benchmarks.bare_loop import additive_scores
 from qkv.benchmarks.measure import peak_extra_bytes, seconds
+from qkv.benchmarks.roofline import additive_scores
 from qkv.benchmarks.start import first_calls
 from qkv.similarity.base import FusedForm
 

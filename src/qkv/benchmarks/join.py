@@ -11,10 +11,10 @@ import torch
 
 from qkv.benchmarks import Figure
 from qkv.benchmarks.measure import peak_extra_bytes, seconds
-from qkv.extras import need
+from qkv.optional_dependencies import require
 from qkv.similarity import Triangular
 from qkv.table import soft_join
-from qkv.table.similarity import FUZZY_BANDWIDTH
+from qkv.table.similarity_spec import FUZZY_BANDWIDTH
 
 ASKED, NAMES, CUTOFF = 10**4, 10**5, 0.8
 TIMES = 10**6
@@ -48,7 +48,7 @@ def _misspelt(name: str, rng: np.random.Generator) -> str:
 
 
 def _names() -> Iterator[Figure]:
-    process, fuzz = need("rapidfuzz.process", "table"), need("rapidfuzz.fuzz", "table")
+    process, fuzz = require("rapidfuzz.process", "table"), require("rapidfuzz.fuzz", "table")
     rng = np.random.default_rng(0)
     known = [_made_up(rng) for _ in range(NAMES)]
     asked = [_misspelt(known[place], rng) for place in rng.integers(0, NAMES, ASKED)]
@@ -85,7 +85,7 @@ def _names() -> Iterator[Figure]:
 
 
 def _times() -> Iterator[Figure]:
-    pandas = need("pandas", "table")
+    pandas = require("pandas", "table")
     rng = np.random.default_rng(1)
 
     def times() -> np.ndarray:
@@ -124,7 +124,7 @@ def _agree(joined: pa.Table, expected: Any) -> float:
 
 def _range_join(left: Any, right: Any) -> Any:
     """The nearest within the tolerance, in SQL."""
-    connection = need("duckdb", "table").connect()
+    connection = require("duckdb", "table").connect()
     connection.execute("SET enable_progress_bar = false")
     connection.register("asked", left)
     connection.register("known", right)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import qkv
 from qkv.benchmarks import Figure, join
 from qkv.benchmarks.measure import peak_extra_bytes, seconds
-from qkv.extras import need
+from qkv.optional_dependencies import require
 
 LARGE, MEDIUM, QUERIES, SAMPLED, GROUPS = 10**8, 10**7, 1000, 50, 50
 BANDWIDTH = 0.01  # of keys spread over 0 to 1
@@ -107,7 +107,7 @@ def _many_queries(path: Path) -> Iterator[Figure]:
 def _groups(path: Path) -> Iterator[Figure]:
     """One Gaussian query for each group, against the same sums in DuckDB's SQL."""
     database = qkv.Database(path, key="key", value="value")
-    connection = need("duckdb", "table").connect()
+    connection = require("duckdb", "table").connect()
     connection.execute("SET enable_progress_bar = false")
     weighed = f"exp(-0.5 * ((key - 0.5) / {BANDWIDTH}) ** 2)"
     sums = "sum(w), sum(w * value) / sum(w), sum(w * w), sum(w * value * value)"
@@ -153,7 +153,7 @@ def _in_duckdb(path: Path, queries: np.ndarray) -> Callable[[], Any]:
     Quicker than the other ways that were tried with 40 queries, which took 3 times as long: a
     join without a range, and two expressions for each query in one SELECT.
     """
-    connection = need("duckdb", "table").connect()
+    connection = require("duckdb", "table").connect()
     connection.execute("SET enable_progress_bar = false")
     connection.register("asked", pa.table({"q": queries}))
     weighed = f"exp(-0.5 * ((key - q) / {BANDWIDTH}) ** 2)"

@@ -19,12 +19,12 @@ import torch
 
 from qkv.benchmarks import Figure
 from qkv.benchmarks.measure import seconds
-from qkv.extras import need
-from qkv.translate.batches import Batch, Batching, Example, collate, encode, epoch
-from qkv.translate.recurrent import Recurrent, Translator
-from qkv.translate.search import Search, search
-from qkv.translate.text import Corpus, Pair, Refused, read_parallel
-from qkv.translate.vocabulary import END, PAD, UNKNOWN, Words
+from qkv.optional_dependencies import require
+from qkv.translate.data.batches import Batch, Batching, Example, collate, encode, epoch
+from qkv.translate.data.text import Corpus, Pair, SkippedLines, read_parallel
+from qkv.translate.data.vocabulary import END, PAD, UNKNOWN, Words
+from qkv.translate.decoding.search import Search, search
+from qkv.translate.models.recurrent import RNNConfig, Translator
 
 SIZE, WORDS, BATCH, DROPOUT, SMOOTHING, CLIP = 256, 8000, 64, 0.2, 0.1, 1.0
 BEAM, STEPS = 5, 20
@@ -34,7 +34,7 @@ _ROUND = 12  # batches that one timing goes through
 def measure() -> Iterator[Figure]:
     torch.manual_seed(0)
     examples, sizes = _examples()
-    ours = Translator(Recurrent(SIZE, SIZE, dropout=DROPOUT), *sizes)
+    ours = Translator(RNNConfig(SIZE, SIZE, dropout=DROPOUT), *sizes)
     theirs = _joey(sizes)
     groups = epoch(examples, Batching(sentences=BATCH), seed=1)[: 4 * _ROUND]
     bucketed = [collate([examples[i] for i in group]) for group in groups]
@@ -65,7 +65,7 @@ def _training(
 
 
 def _decoding(ours: Translator, theirs: Any, batch: Batch, work: str, limit: str) -> Figure:
-    joey_search = need("joeynmt.search", "bench-translate").search
+    joey_search = require("joeynmt.search", "bench-translate").search
     ours.eval(), theirs.eval()
     how = Search(beam=BEAM, max_length=STEPS)
     joey_batch = _joey_batch(batch)
@@ -125,7 +125,7 @@ def _joey_loss(model: Any, batch: Batch) -> torch.Tensor:
 
 def _joey_batch(batch: Batch) -> Any:
     begun = torch.cat([batch.read[:, :1], batch.wanted], dim=1)
-    return need("joeynmt.batch", "bench-translate").Batch(
+    return require("joeynmt.batch", "bench-translate").Batch(
         src=batch.source,
         src_length=batch.lengths,
         src_prompt_mask=None,
@@ -140,7 +140,7 @@ def _joey_batch(batch: Batch) -> Any:
 
 def _joey(sizes: tuple[int, int]) -> Any:
     """JoeyNMT's recurrent model of the same sizes, with the special tokens where ours are."""
-    vocabulary = need("joeynmt.vocabulary", "bench-translate").Vocabulary
+    vocabulary = require("joeynmt.vocabulary", "bench-translate").Vocabulary
     special = SimpleNamespace(
         pad_token="<pad>", unk_token="<unk>", bos_token="<s>", eos_token="</s>", sep_token=None,
         lang_tags=[], pad_id=PAD, unk_id=UNKNOWN, bos_id=2, eos_id=END, sep_id=None,
@@ -161,7 +161,7 @@ def _joey(sizes: tuple[int, int]) -> Any:
         _with_specials_in_order(vocabulary, special, [f"w{i}" for i in range(size - 4)])
         for size in sizes
     ]
-    model = need("joeynmt.model", "bench-translate").build_model(description, *made)
+    model = require("joeynmt.model", "bench-translate").build_model(description, *made)
     model.loss_function = ("crossentropy", SMOOTHING)
     return model
 
@@ -202,4 +202,4 @@ def _made_up(count: int = 20_000) -> Corpus:
     for _ in range(count):
         length = max(4, round(draw.gauss(13.0, 4.0)))
         pairs.append(Pair(sentence(length), sentence(max(4, length + draw.randint(-3, 3)))))
-    return Corpus(pairs, list(range(1, count + 1)), Refused())
+    return Corpus(pairs, list(range(1, count + 1)), SkippedLines())

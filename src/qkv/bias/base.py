@@ -54,7 +54,7 @@ class PositionBias(nn.Module, Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return torch.ones(1, tile.m, dtype=torch.bool, device=tile.device)
 
-    def parts(self, tile: Tile) -> Parts:
+    def as_parts(self, tile: Tile) -> Parts:
         return Parts(None, None)
 
     def without_positions(self) -> tuple[Mask | None, tuple[Mask, ...]]:

@@ -25,6 +25,9 @@ def bench(
     json: Annotated[
         Path | None, typer.Option(help="Write the figures to this file as JSON, too.")
     ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Measure only this part of formula or positions.")
+    ] = None,
     costs: Annotated[
         Path | None,
         typer.Option(help="With crossover: write this machine's costs to this file, too."),
@@ -40,7 +43,7 @@ def bench(
         )
     from qkv.benchmarks import run
 
-    run(suite, Console(), json)
+    run(suite, Console(), json, part)
     if costs is not None:
         from qkv.benchmarks.crossover import write_costs
 

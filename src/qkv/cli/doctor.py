@@ -23,7 +23,7 @@ _MATERIAL = {
 @app.command(short_help="Say what is installed, compiled and missing.")
 def doctor() -> None:
     """Say what is installed, what is compiled, where caches are, and what is missing."""
-    from qkv.extras import EXTRAS, install, missing
+    from qkv.optional_dependencies import EXTRAS, install, missing
 
     console = Console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

@@ -30,10 +30,10 @@ def explore(
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
     """Play with attention on a page: pooling, similarities, sentences, tables, translation."""
-    from qkv.extras import need
+    from qkv.optional_dependencies import require
 
     for package in ("starlette", "uvicorn"):
-        need(package, "explore")
+        require(package, "explore")
     from qkv.explore import serve
     from qkv.explore.desk import Desk
     from qkv.explore.opened import open_what

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from qkv.atomic_write import replacing
 from qkv.cli.app import app
 from qkv.cli.query import progress_bar
-from qkv.disk import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from qkv.atomic_write import replacing
 from qkv.cli.app import app
 from qkv.cli.names import check_file, check_suffix
 from qkv.cli.negative import NegativeNumbers
-from qkv.disk import replacing
 
 if TYPE_CHECKING:
     from qkv.table import Database
+    from qkv.table.aggregation import Progress
     from qkv.table.answers import AnyAnswer
-    from qkv.table.reading import Progress
 
 #: What `qkv query --demo` asks where nothing else is said: the sample, keys, value, query, how.
 _DEMO: dict[str, tuple[str, str, str, dict[str, Any]]] = {

@@ -55,7 +55,7 @@ def regress(
     check_file(file, "the table")
     check_suffix(plot, "--plot", ".svg", ".pdf", ".png")
     check_suffix(out, "--out", ".csv", ".parquet")
-    from qkv.regression import NadarayaWatsonRegressor, Undecided
+    from qkv.regression import BandwidthWarning, NadarayaWatsonRegressor
 
     # A row that lacks its only column tells nothing, and nearest neighbours need all of them.
     table, target = _examples(file, x, y, needs_all=len(x) == 1 or bandwidth == "knn")
@@ -64,7 +64,7 @@ def regress(
     )
     console = Console()
     with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", Undecided)
+        warnings.simplefilter("always", BandwidthWarning)
         model.fit(table, target)
     for note in dict.fromkeys(str(each.message) for each in told):
         console.print(f"note: {note}", style="dim", markup=False, highlight=False)
@@ -77,7 +77,7 @@ def regress(
         source = _spread(model, table)
     _answer(console, model, source, (x, y), level, out)
     if plot is not None:
-        from qkv.plot import save
+        from qkv.visualization.plot import save
 
         save(model.plot(level), plot)
         console.print(f"figure: {plot}", style="dim", markup=False, highlight=False)
@@ -225,8 +225,8 @@ def _written(entry: Any) -> str:
 
 def _writer(stack: contextlib.ExitStack, out: Path) -> Any:
     """A function that writes batches to a file, which is there once all are written."""
-    from qkv.disk import replacing
-    from qkv.extras import need
+    from qkv.atomic_write import replacing
+    from qkv.optional_dependencies import require
 
     kind = out.suffix.lower()
     if kind not in (".csv", ".parquet"):
@@ -236,7 +236,7 @@ def _writer(stack: contextlib.ExitStack, out: Path) -> Any:
 
     def write(batch: Any) -> None:
         if not opened:
-            module = need("pyarrow.csv" if kind == ".csv" else "pyarrow.parquet", "table")
+            module = require("pyarrow.csv" if kind == ".csv" else "pyarrow.parquet", "table")
             make = module.CSVWriter if kind == ".csv" else module.ParquetWriter
             opened.append(stack.enter_context(make(half, batch.schema)))
         (opened[0].write if kind == ".csv" else opened[0].write_batch)(batch)

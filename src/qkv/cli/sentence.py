@@ -12,7 +12,7 @@ from qkv.cli.app import app
 from qkv.cli.names import check_similarity, check_suffix
 
 if TYPE_CHECKING:
-    from qkv.words.sentence import Looking
+    from qkv.words.sentence import SentenceAttention
 
 
 @app.command(short_help="Show what each word of a sentence looks at.")
@@ -47,7 +47,7 @@ def sentence(
     _check(similarity, temperature, model, layer, head, {"rollout": rollout, "pieces": pieces})
     check_suffix(plot, "--plot", ".svg", ".pdf", ".png")
     check_suffix(html, "--html", ".html", ".htm")
-    from qkv import terminal
+    from qkv.visualization import terminal
 
     if model is None:
         looking = _by_vectors(text, similarity, temperature)
@@ -75,7 +75,7 @@ def sentence(
         console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _by_vectors(text: str, similarity: str | None, temperature: float | None) -> Looking:
+def _by_vectors(text: str, similarity: str | None, temperature: float | None) -> SentenceAttention:
     from qkv.words.sentence import by_vectors
 
     return by_vectors(text, similarity, 1.0 if temperature is None else temperature)
@@ -83,7 +83,7 @@ def _by_vectors(text: str, similarity: str | None, temperature: float | None) ->
 
 def _inside(
     text: str, model: str, layer: int | None, head: int | None, rollout: bool, pieces: bool
-) -> Looking:
+) -> SentenceAttention:
     """By MiniLM or a model of the user's own: words where they are known, else pieces."""
     if model == "minilm" and not pieces:
         if rollout:
@@ -96,7 +96,7 @@ def _inside(
     return by_pieces(text, None if model == "minilm" else model, layer, head, rollout)
 
 
-def _print_json(looking: Looking, rows: list[int] | None) -> None:
+def _print_json(looking: SentenceAttention, rows: list[int] | None) -> None:
     import json
 
     chosen = range(len(looking.words)) if rows is None else rows
@@ -132,7 +132,7 @@ def _refuse(why: str, **options: object) -> None:
             raise ValueError(f"--{name} {why}")
 
 
-def _draw(looking: Looking, rows: list[int] | None, path: Path) -> None:
+def _draw(looking: SentenceAttention, rows: list[int] | None, path: Path) -> None:
     import qkv
 
     words = looking.words
@@ -143,7 +143,9 @@ def _draw(looking: Looking, rows: list[int] | None, path: Path) -> None:
     qkv.plot.save(figure, path)
 
 
-def _write(looking: Looking, layer: int | None, head: int | None, title: str, path: Path) -> str:
+def _write(
+    looking: SentenceAttention, layer: int | None, head: int | None, title: str, path: Path
+) -> str:
     """Write a page that opens on what was asked for, else on the head that tells most."""
     import qkv
 

@@ -71,14 +71,14 @@ def train(
     tensorboard: Annotated[Path | None, typer.Option(help="Write curves to this folder.")] = None,
 ) -> None:
     """Train a translator. Ctrl-C saves; --resume goes on as if nothing had happened."""
-    from qkv.translate import progress, session
-    from qkv.translate.batches import Batching
-    from qkv.translate.checkpoint import Checkpoint
-    from qkv.translate.ranks import joined
-    from qkv.translate.recurrent import Recurrent
-    from qkv.translate.sources import Sources
-    from qkv.translate.train import Interrupted, Recipe, Watcher
-    from qkv.translate.transformer import Layers
+    from qkv.translate.data.batches import Batching
+    from qkv.translate.data.sources import Sources
+    from qkv.translate.models.recurrent import RNNConfig
+    from qkv.translate.models.transformer import TransformerConfig
+    from qkv.translate.training import callbacks, setup
+    from qkv.translate.training.checkpoint import Checkpoint
+    from qkv.translate.training.ranks import joined
+    from qkv.translate.training.train import Callback, Interrupted, TrainingConfig
 
     console = Console()
     if resume or demo is not None:
@@ -92,38 +92,38 @@ def train(
         "demo": demo,
     }  # fmt: skip
     told: dict[str, Any] = {name: str(file) for name, file in files.items() if file is not None}
-    sizes: Recurrent | Layers
+    sizes: RNNConfig | TransformerConfig
     if resume:
-        recipe = Recipe.from_json(Checkpoint.open(out).config["recipe"])
+        recipe = TrainingConfig.from_json(Checkpoint.open(out).config["recipe"])
     elif demo is not None:
-        sizes, spelling, recipe = session.DATES
+        sizes, spelling, recipe = setup.DATES
     else:
         if model == "recurrent":
-            sizes = Recurrent(
+            sizes = RNNConfig(
                 embedding, hidden, words["cell"], readout=words["readout"], tied=tied,
                 dropout=dropout, **alike,
             )  # fmt: skip
         elif model == "transformer":
-            sizes = Layers(hidden, d_ff=2 * hidden, tied=tied, dropout=dropout, **alike)
+            sizes = TransformerConfig(hidden, d_ff=2 * hidden, tied=tied, dropout=dropout, **alike)
         else:
             raise ValueError(f"model must be recurrent or transformer; got {model!r}")
-        spelling = session.Spelling(words["level"], vocabulary, joint, max_length)
-        recipe = Recipe(
+        spelling = setup.TokenizerConfig(words["level"], vocabulary, joint, max_length)
+        recipe = TrainingConfig(
             epochs, minutes, learning_rate, warmup, smoothing, clip,
             batching=Batching(batch_tokens), watch=words["watch"], tokenize=tokenize,
             patience=patience, seed=seed,
         )  # fmt: skip
     with joined() as ranks:
         console.quiet = not ranks.is_first  # one progress line, however many processes
-        display = progress.Display(console, recipe)
-        watcher: Watcher = display
+        display = callbacks.Display(console, recipe)
+        watcher: Callback = display
         if tensorboard is not None and ranks.is_first:
-            watcher = progress.Several(display, progress.TensorBoard(tensorboard))
+            watcher = callbacks.CallbackList(display, callbacks.TensorBoard(tensorboard))
         if resume:
-            begun = session.resume(out, watcher, ranks)
+            begun = setup.resume(out, watcher, ranks)
         else:
             sources = Sources(**told, normalization=normalization)  # type: ignore[arg-type]
-            begun = session.begin(out, sources, sizes, spelling, recipe, watcher, ranks)
+            begun = setup.begin(out, sources, sizes, spelling, recipe, watcher, ranks)
         if len(begun.refused):
             console.print(f"left out: {begun.refused}", markup=False, highlight=False)
         try:
@@ -184,8 +184,8 @@ def score(
 ) -> None:
     """Compare translations with references: BLEU, chrF and their signatures."""
     from qkv.translate import Search, load
-    from qkv.translate.score import score as compare
-    from qkv.translate.text import read_parallel
+    from qkv.translate.data.text import read_parallel
+    from qkv.translate.training.metrics import score as compare
 
     interpreter = load(model)
     corpus = read_parallel(source, target, interpreter.form)
@@ -216,7 +216,7 @@ def _refuse_others(context: typer.Context, chosen: str) -> None:
 
 
 def _draw(interpreter: Interpreter, translation: Translation, path: Path) -> None:
-    from qkv import plot
+    from qkv.visualization import plot
 
     words = interpreter.words(translation)
     plot.save(plot.alignment(words.weights.numpy(), words.source, words.target), path)

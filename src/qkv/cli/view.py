@@ -12,7 +12,7 @@ from qkv.cli.app import app
 from qkv.cli.names import check_file, check_suffix
 
 if TYPE_CHECKING:
-    from qkv.viewer import View
+    from qkv.visualization.viewer import View
 
 
 @app.command(short_help="Write a page of every layer and head of a model.")
@@ -57,9 +57,9 @@ def _of_folder(text: str, folder: str) -> View:
     import torch
 
     import qkv
-    from qkv.extras import need
+    from qkv.optional_dependencies import require
 
-    transformers = need("transformers", "transformers")
+    transformers = require("transformers", "transformers")
     transformers.utils.logging.disable_progress_bar()
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:

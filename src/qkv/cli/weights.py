@@ -34,9 +34,9 @@ def weights(
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
     """Compare a few tokens of two numbers, as the explorer does: weights and their entropy."""
-    from qkv.extras import need
+    from qkv.optional_dependencies import require
 
-    need("uvicorn", "explore")
+    require("uvicorn", "explore")
     from qkv.explore.fields import Fields
     from qkv.explore.rooms.similarity import NAMES, Question, weights_of
 
@@ -51,7 +51,7 @@ def weights(
 
 
 def _show(words: list[str], weights: Any, json: bool) -> None:
-    from qkv import summary, terminal
+    from qkv.visualization import summary, terminal
 
     entropy = [float(summary.entropy(weights[row : row + 1])) for row in range(len(words))]
     if json:

@@ -15,7 +15,7 @@ from qkv.mask import Mask
 from qkv.operators.tiles import leaves_behind
 from qkv.partial import Partial
 from qkv.pooling import answer_partial
-from qkv.problem import pose
+from qkv.problem import validate
 from qkv.similarity import Similarity
 
 
@@ -45,7 +45,7 @@ class Question(NamedTuple):
         if self.bias is not None:
             bias = PlacedBias(self.bias, place)
             mask = bias if mask is None else mask & bias
-        problem = pose(query, key, value, self.similarity, mask, wants_total=True)
+        problem = validate(query, key, value, self.similarity, mask, wants_total=True)
         if self.row_keys is None:
             return answer_partial(problem)
         rows = self.row_keys[..., query_at : query_at + queries]

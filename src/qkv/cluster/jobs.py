@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from qkv.cluster.errors import ClusterError
-from qkv.extras import need
+from qkv.optional_dependencies import require
 
 Part = TypeVar("Part")
 Found = TypeVar("Found")
@@ -36,7 +36,7 @@ _KNOWN: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 def connect(address: str) -> Any:
     """A client of the scheduler at this address, or one sentence on why there is none."""
-    distributed = need("distributed", "cluster")
+    distributed = require("distributed", "cluster")
     try:
         return distributed.Client(address, timeout=min(PATIENCE, 10.0), set_as_default=False)
     except (OSError, ValueError) as error:  # a timeout is an OSError
@@ -66,8 +66,8 @@ def fold(
     bit, whoever did what and when. A part may be a Dask delayed object. `done` is told the place of
     each part that is finished.
     """
-    dask = need("dask", "cluster")
-    distributed = need("distributed", "cluster")
+    dask = require("dask", "cluster")
+    distributed = require("distributed", "cluster")
     workers = _check(client)
     token = uuid.uuid4().hex
     # A task costs the scheduler some milliseconds. Where all workers have plenty to do, one task
@@ -113,8 +113,8 @@ def fold(
 
 def _is_plain(part: Any) -> bool:
     """Whether a part holds nothing that Dask has yet to compute."""
-    distributed = need("distributed", "cluster")
-    unpack = need("dask.delayed", "cluster").unpack_collections
+    distributed = require("distributed", "cluster")
+    unpack = require("dask.delayed", "cluster").unpack_collections
     return not isinstance(part, distributed.Future) and not unpack(part)[1]
 
 

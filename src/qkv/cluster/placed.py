@@ -44,7 +44,7 @@ def placed(
     if mask is None:
         return None
     whole = place.tile(Tile(0, place.queries, place.queries, place.keys, batch, device))
-    runs = mask.runs(whole) if mask.bias() is None else None
+    runs = mask.as_runs(whole) if mask.bias() is None else None
     if runs is not None and place.queries:
         start, stop = runs.start, runs.stop
         if int(stop.max()) <= place.key or int(start.min()) >= place.key + place.keys:
@@ -71,12 +71,12 @@ class PlacedMask(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return self._keys(self._mask.allowed(self._place.tile(tile)))
 
-    def runs(self, tile: Tile) -> Runs | None:
-        runs = self._mask.runs(self._place.tile(tile))
+    def as_runs(self, tile: Tile) -> Runs | None:
+        runs = self._mask.as_runs(self._place.tile(tile))
         return None if runs is None else _moved(runs, self._place.key)
 
-    def parts(self, tile: Tile) -> Parts | None:
-        parts = self._mask.parts(self._place.tile(tile))
+    def as_parts(self, tile: Tile) -> Parts | None:
+        parts = self._mask.as_parts(self._place.tile(tile))
         if parts is None:
             return None
         runs = None if parts.runs is None else _moved(parts.runs, self._place.key)

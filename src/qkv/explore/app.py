@@ -31,7 +31,7 @@ from qkv.explore.tour import STEPS
 from qkv.explore.workers import Busy, Gone, Ticket, TooLong, Workers
 
 STATIC = Path(__file__).parent / "static"
-VIEWER = Path(__file__).parent.parent / "viewer" / "static"
+VIEWER = Path(__file__).parent.parent / "visualization" / "viewer" / "static"
 
 #: In the order of the telling.
 ROOMS = ("pooling", "similarity", "sentence", "table", "translate")

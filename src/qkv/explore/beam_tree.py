@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from qkv.translate.search import Considered, Search
-from qkv.translate.vocabulary import END
+from qkv.translate.data.vocabulary import END
+from qkv.translate.decoding.search import Considered, Search
 
 Fate = Literal["kept", "ended", "pruned"]
 
@@ -28,7 +28,7 @@ class BeamTree:
     """The tree of one sentence's search, grown while it is searched.
 
     At each step a beam of k looks at the best 2k ways to go on; the first row also follows its best
-    token, whatever its rank (see :mod:`qkv.translate.beam`).
+    token, whatever its rank (see :mod:`qkv.translate.decoding.beam`).
     """
 
     def __init__(self, beam: int) -> None:

@@ -66,7 +66,7 @@ _TOLD = [
         "sentence", model="minilm", layer="0", head="2", row="8",
     ),
     _step(
-        "Looking back",
+        "SentenceAttention back",
         "Bahdanau's translator need not press a sentence into one vector: at every letter it looks "
         "back at the source (Eq. 13), and the alignment shows where.",
         "translate", text="Donnerstag, 14. März 2024", step="6",

@@ -13,9 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from qkv.translate import Sources, begin, dates
-from qkv.translate.session import DATES
-from qkv.translate.train import Epoch, Progress
+from qkv.translate import Sources, begin
+from qkv.translate.data import dates
+from qkv.translate.training.setup import DATES
+from qkv.translate.training.train import Epoch, TrainingState
 
 #: Steps between two lines.
 EVERY = 5
@@ -27,13 +28,13 @@ class Teller:
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
 
-    def step(self, progress: Progress, batches: int, tokens: int) -> None:
+    def step(self, progress: TrainingState, batches: int, tokens: int) -> None:
         if progress.step % EVERY == 0:
             done = (progress.epoch + progress.batch / batches) / self.epochs
             loss = progress.loss / max(1, progress.tokens)
             _tell({"step": progress.step, "loss": loss, "share": done})
 
-    def epoch(self, progress: Progress, result: Epoch) -> None:
+    def epoch(self, progress: TrainingState, result: Epoch) -> None:
         _tell({"epoch": result.number, "exact": result.exact, "valid_loss": result.valid_loss})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,12 @@ class TileFunction(Callback):
 
     def compile(self, real: str) -> bytes:
         return object_code(self.program, self.form, real)
+
+
+@lru_cache(maxsize=4096)
+def tile_function(program: Program, form: str) -> TileFunction:
+    """One form of a program, one object each, since each loads its code once."""
+    return TileFunction(program, form)
 
 
 class BuiltIn(TileFunction):

@@ -19,7 +19,7 @@ def column_scores(tile: Tile, keep: bool) -> None:
     writer, program, lanes = tile.writer, tile.program, tile.writer.lanes
     parts = parts_of(program)
 
-    def block(j: Any, first: Any, count: int) -> None:
+    def block(j: Any, first: Any, count: int, single: bool) -> None:
         rows = [tile.plus(first, r) for r in range(count)]
         lines = [writer.builder.mul(row, tile.query_depth) for row in rows]
         found: list[dict[Node, list[Value]]] = [{} for _ in rows]
@@ -57,7 +57,10 @@ def column_scores(tile: Tile, keep: bool) -> None:
 
             assert node.args[0].axis is not None
             size = tile.sizes[node.args[0].axis]
-            totals = writer.loop(writer.index(0), size, 1, carried, take)
+            if single:
+                totals = take(writer.index(0), carried)
+            else:
+                totals = writer.loop(writer.index(0), size, 1, carried, take)
             for r in range(count):
                 found[r][node] = totals[r * each : (r + 1) * each]
         shared: dict[Node, Value] = {}
@@ -68,10 +71,23 @@ def column_scores(tile: Tile, keep: bool) -> None:
             if keep:
                 _keep(tile, parts, found[r], row, j)
 
-    def columns(j: Any) -> None:
-        in_blocks(tile, tile.rows, (8, 1), lambda first, count: block(j, first, count))
+    def columns(single: bool, j: Any) -> None:
+        in_blocks(tile, tile.rows, (8, 1), lambda first, count: block(j, first, count, single))
 
-    writer.repeat(writer.index(0), tile.width, lanes, columns)
+    def every(single: bool) -> None:
+        writer.repeat(writer.index(0), tile.width, lanes, partial(columns, single))
+
+    if len(tile.sizes) != 1:
+        every(False)
+        return
+    # Keys of one feature are common in regression: no loop over features for them.
+    with writer.builder.if_else(
+        writer.builder.icmp_signed("==", tile.sizes[0], writer.index(1))
+    ) as (one, more):
+        with one:
+            every(True)
+        with more:
+            every(False)
 
 
 def _keep(

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from qkv import plot
 from qkv.gallery.parts import Figure, Part, Result, Table, code_of
-from qkv.plot import palette
+from qkv.visualization import plot
+from qkv.visualization.plot import palette
 
 SOURCE = "Attention pooling; Eqs. 1 to 3"
 BANDWIDTHS = (0.2, 0.6, 1.5)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from qkv import plot
 from qkv.gallery.parts import Code, Figure, Part, Result, Table, code_of
-from qkv.plot import palette
+from qkv.visualization import plot
+from qkv.visualization.plot import palette
 
 SOURCE = "Queries, Keys, and Values; Eq. 1"
 

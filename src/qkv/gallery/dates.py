@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from qkv import plot
 from qkv.gallery.parts import Code, Figure, Part, Result, Step, Table
 from qkv.gallery.training import Curve, trained
-from qkv.plot import palette
-from qkv.translate import Search, dates
-from qkv.translate.session import DATES
+from qkv.translate import Search
+from qkv.translate.data import dates
+from qkv.translate.training.setup import DATES
+from qkv.visualization import plot
+from qkv.visualization.plot import palette
 
 SOURCE = "The Bahdanau Attention Mechanism; Eqs. 12 and 13"
 PAIRS, EPOCHS, TESTED = 9000, 3, 300

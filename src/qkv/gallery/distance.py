@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from qkv import plot
 from qkv.gallery.parts import Figure, Part, Result, Table, code_of
-from qkv.plot import palette
+from qkv.visualization import plot
+from qkv.visualization.plot import palette
 
 SOURCE = "Dot product; Eqs. 6 to 8"
 KEYS, D = 5, 4

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from qkv import plot
 from qkv.gallery.parts import Code, Figure, Part, Result, Step, Table, code_of
+from qkv.visualization import plot
 
 SOURCE = "Self Attention, Intuition"
 SENTENCE = "When he saw his owner, the dog was happy, so he wagged his tail"

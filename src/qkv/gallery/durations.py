@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qkv import plot
+from qkv.visualization import plot
 
 
 def by_length(lengths: Sequence[int], times: dict[str, list[float]], colours: Sequence[str]) -> Any:

@@ -11,12 +11,12 @@ import random
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from qkv import plot
 from qkv.gallery.parts import Code, Figure, Part, Result, Step, Table
 from qkv.gallery.training import trained
-from qkv.plot import palette
-from qkv.translate import Interpreter, Recipe, Recurrent, Search, Spelling
-from qkv.translate.batches import Batching
+from qkv.translate import Interpreter, RNNConfig, Search, TokenizerConfig, TrainingConfig
+from qkv.translate.data.batches import Batching
+from qkv.visualization import plot
+from qkv.visualization.plot import palette
 
 SOURCE = "The Bahdanau Attention Mechanism; Eq. 13"
 LETTERS, LONGEST, PAIRS, EPOCHS = "abcdefgh", 20, 3500, 5
@@ -32,10 +32,10 @@ def parts() -> Iterator[Part]:
     for memory, name in WAYS.items():
         yield Step(f"training the translator that {name}" if memory == "all" else
                    "training the translator with a fixed state")  # fmt: skip
-        sizes = Recurrent(embedding=16, hidden=64, dropout=0.0, memory=memory)
-        recipe = Recipe(EPOCHS, learning_rate=6e-3, warmup=30, smoothing=0.0,
+        sizes = RNNConfig(embedding=16, hidden=64, dropout=0.0, memory=memory)
+        recipe = TrainingConfig(EPOCHS, learning_rate=6e-3, warmup=30, smoothing=0.0,
                         batching=Batching(600), watch="loss")  # fmt: skip
-        speakers.append(trained(pairs, sizes, Spelling("characters", size=20), recipe)[0])
+        speakers.append(trained(pairs, sizes, TokenizerConfig("characters", size=20), recipe)[0])
     yield Step("testing")
     draw = random.Random(7)
     shares: list[list[float]] = []
@@ -57,9 +57,9 @@ def parts() -> Iterator[Part]:
         "Strings reversed without a mistake",
     )
     yield Code(
-        "from qkv.translate import Recurrent\n\n"
-        'Recurrent(hidden=64, memory="all")   # looks back at every state\n'
-        'Recurrent(hidden=64, memory="last")  # has the last state only'
+        "from qkv.translate import RNNConfig\n\n"
+        'RNNConfig(hidden=64, memory="all")   # looks back at every state\n'
+        'RNNConfig(hidden=64, memory="last")  # has the last state only'
     )
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from qkv import plot
 from qkv.gallery.dog import QUERY
 from qkv.gallery.parts import Figure, Part, Result, Table, code_of
+from qkv.visualization import plot
 
 SOURCE = "Multiheaded attention; Eq. 14"
 

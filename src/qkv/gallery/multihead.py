@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from qkv import plot
 from qkv.gallery.parts import Figure, Part, Result, Table, code_of
+from qkv.visualization import plot
 
 SOURCE = "Multi head attention; Eq. 14"
 

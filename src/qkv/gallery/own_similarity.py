@@ -19,7 +19,7 @@ from torch import Tensor
 import qkv
 from qkv.gallery.durations import by_length
 from qkv.gallery.parts import Figure, Part, Result, Step, Table, code_of
-from qkv.plot import palette
+from qkv.visualization.plot import palette
 
 SOURCE = "The similarity is yours to choose; Eq. 3"
 SIZES = (256, 512, 1024, 2048)

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 import qkv
-from qkv.disk import replacing
+from qkv.atomic_write import replacing
 from qkv.gallery.parts import Code, Figure, Part, Result, Table, Text
 from qkv.gallery.run import Shown
 from qkv.gallery.svg import as_svg

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from qkv import plot
 from qkv.gallery.parts import Figure, Part, Result, Step, Table, code_of
+from qkv.visualization import plot
 
 SOURCE = "Nadaraya-Watson Regression; Eqs. 4 and 5"
 KERNELS = ("gaussian", "boxcar", "triangular", "epanechnikov")

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 import qkv
-from qkv import plot
 from qkv.gallery.parts import Figure, Part, Result, Table, code_of
-from qkv.plot import palette
+from qkv.visualization import plot
+from qkv.visualization.plot import palette
 
 SOURCE = "Scaled Dot Product; Eq. 8"
 KEYS, QUERIES = 16, 2000

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 import qkv
-from qkv import plot
 from qkv.gallery.parts import Figure, Part, Result, Step, Table, code_of
-from qkv.plot import palette
+from qkv.visualization import plot
+from qkv.visualization.plot import palette
 
 SOURCE = "Common Weight Calculation Methods; Eqs. 5 to 12"
 N, D = 1000, 16

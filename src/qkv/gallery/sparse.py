@@ -17,7 +17,7 @@ import torch
 import qkv
 from qkv.gallery.durations import by_length
 from qkv.gallery.parts import Figure, Part, Result, Step, Table, code_of
-from qkv.plot import palette
+from qkv.visualization.plot import palette
 
 SOURCE = "Sparse Attention"
 LENGTHS = (512, 1024, 2048, 4096, 8192)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import re
 
-from qkv.extras import need
 from qkv.gallery.parts import Figure
-from qkv.plot import palette
+from qkv.optional_dependencies import require
+from qkv.visualization.plot import palette
 
 #: The colours of figures, and the page's variables that take their place.
 _VARIABLES = {
@@ -28,7 +28,7 @@ _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "qkv"}
 def as_svg(figure: Figure, name: str) -> str:
     """The drawing with ids of its own, so that several can share a page."""
     written = io.StringIO()
-    with need("matplotlib", "plot").rc_context(_SETTINGS):
+    with require("matplotlib", "plot").rc_context(_SETTINGS):
         figure.drawing.savefig(written, format="svg", metadata={"Date": None}, transparent=True)
     svg = written.getvalue()
     svg = svg[svg.index("<svg") :]

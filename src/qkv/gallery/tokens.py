@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from qkv import plot
 from qkv.gallery.parts import Figure, Part, Result, Text, code_of
+from qkv.visualization import plot
 
 SOURCE = "Self Attention, Intuition; Eq. 11"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from qkv.translate import Interpreter, Recipe, Recurrent, Spelling, begin
-from qkv.translate.sources import Sources
-from qkv.translate.train import Epoch, Progress
+from qkv.translate import Interpreter, RNNConfig, TokenizerConfig, TrainingConfig, begin
+from qkv.translate.data.sources import Sources
+from qkv.translate.training.train import Epoch, TrainingState
 
 
 @dataclass
@@ -23,18 +23,21 @@ class Curve:
     losses: list[float] = field(default_factory=list)
     _before: tuple[float, int] = (0.0, 0)
 
-    def step(self, progress: Progress, batches: int, tokens: int) -> None:
+    def step(self, progress: TrainingState, batches: int, tokens: int) -> None:
         loss, count = self._before if progress.tokens > self._before[1] else (0.0, 0)
         self.steps.append(progress.step)
         self.losses.append((progress.loss - loss) / max(1, progress.tokens - count))
         self._before = progress.loss, progress.tokens
 
-    def epoch(self, progress: Progress, result: Epoch) -> None:
+    def epoch(self, progress: TrainingState, result: Epoch) -> None:
         pass
 
 
 def trained(
-    pairs: Iterable[tuple[str, str]], sizes: Recurrent, spelling: Spelling, recipe: Recipe
+    pairs: Iterable[tuple[str, str]],
+    sizes: RNNConfig,
+    spelling: TokenizerConfig,
+    recipe: TrainingConfig,
 ) -> tuple[Interpreter, Curve]:
     """A translator that learned these pairs, kept in no file."""
     curve = Curve()

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from qkv import plot
 from qkv.gallery.parts import Figure, Part, Result, Step, Table, code_of
 from qkv.gallery.regression import QUERY, fitted, samples, truth
+from qkv.visualization import plot
 
 SOURCE = "Nadaraya-Watson Regression, different widths; Eq. 5"
 WIDTHS = (0.05, 0.2, 1.0)

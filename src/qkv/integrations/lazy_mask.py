@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from qkv.mask import Allowed, Causal, Documents, Function, Mask, Window
-from qkv.nn.torch_masks import both
+from qkv.mask import Allowed, Causal, Documents, Function, Mask, Window, intersection
 
 #: A mask of no more entries is made at once: all layers share it, and to read it costs little.
 MOST_MADE = 2**20
@@ -108,7 +107,7 @@ def make_mask(
     if batch_size * q_length * kv_length > MOST_MADE and _aligned(
         q_offset, q_length, kv_offset, kv_length
     ):
-        said = both(
+        said = intersection(
             _said(function, kv_length, kv_offset), _padding(attention_mask, kv_offset, kv_length)
         )
         return None if said is None else LazyMask(said, kv_length, make, shape, where)
@@ -148,7 +147,7 @@ def _said(function: Callable[..., Any], m: int, offset: int) -> Mask | None:
     if code is source.packed_sequence_mask_function(torch.empty(0)).__code__:
         return Documents.from_ids(within[0])
     if code is source.and_masks().__code__:
-        return both(*(_said(part, m, offset) for part in within[0]))
+        return intersection(*(_said(part, m, offset) for part in within[0]))
 
     def rule(entry: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Any:
         return function(entry, head, query + offset, key + offset)

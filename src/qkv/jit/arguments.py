@@ -106,3 +106,8 @@ def address_of(operand: Operand) -> int:
 def _bits(number: float) -> int:
     bits: int = struct.unpack("q", struct.pack("d", number))[0]
     return bits
+
+
+def has_kernels(tensor: torch.Tensor) -> bool:
+    """Whether kernels are compiled for tensors of this device and type."""
+    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)

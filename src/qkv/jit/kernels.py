@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.extras import need
 from qkv.jit import cache as store
 from qkv.jit import threads
 from qkv.jit.arguments import HEADER, ROOM, STATUS, Operand, address_of, block, pack, type_of
 from qkv.jit.function import IN_ORDER, RELAXED, Compiled
 from qkv.jit.scratch import Scratch, give_back, lay_out, take
 from qkv.jit.signature import Leaf, Signature, signature
+from qkv.optional_dependencies import require
 
 REALS = ("float32", "float64")
 
@@ -103,7 +103,7 @@ class Function(Compiled):
     def compile(self, real: str) -> bytes:
         """Its object code for the processor that is the target."""
         # Numba takes a third of a second to import, so only those who compile do.
-        need("numba", "compile")
+        require("numba", "compile")
         from qkv.jit.compiler import object_code
 
         return object_code(self, real)

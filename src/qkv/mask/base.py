@@ -124,22 +124,24 @@ class Mask:
         queries = pairs.all(-1, keepdim=True)
         return Hidden(pairs, queries if bool(queries.any()) else None)
 
-    def within(self, universe: Tensor | None, tile: Tile, log_scores: Tensor) -> Tensor | None:
+    def allowed_by_score(
+        self, universe: Tensor | None, tile: Tile, log_scores: Tensor
+    ) -> Tensor | None:
         """Narrow `universe` (None: every key) to what this mask allows there."""
         allowed = self.allowed(tile)
         return allowed if universe is None else universe & allowed
 
-    def runs(self, tile: Tile) -> Runs | None:
+    def as_runs(self, tile: Tile) -> Runs | None:
         """What may be attended to as one run of keys for each query; None where it is none."""
         return None
 
-    def parts(self, tile: Tile) -> Parts | None:
+    def as_parts(self, tile: Tile) -> Parts | None:
         """What may be attended to as runs and a tensor, whichever it is made of; None where it
         is made of neither."""
-        runs = self.runs(tile)
+        runs = self.as_runs(tile)
         return None if runs is None else Parts(runs, None)
 
-    def best_of(self) -> tuple[int, Mask | None] | None:
+    def as_topk(self) -> tuple[int, Mask | None] | None:
         """(k, rest) where this mask is the k best of what `rest` allows; None where it is not."""
         return None
 
@@ -168,6 +170,11 @@ class Mask:
         """This mask for entries `start` to `stop` of the leading axis `axis` alone."""
         return self
 
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        """This mask where the leading axis `axis`, of heads, is split into two, which it treats all
+        alike; None where it may tell heads apart."""
+        return None
+
     def tensors(self) -> list[Tensor]:
         """The tensors this mask holds."""
         return []
@@ -181,22 +188,22 @@ class Mask:
         return None
 
     def __and__(self, other: MaskLike) -> Mask:
-        from qkv.mask.combined import And, as_mask
+        from qkv.mask.boolean_ops import And, as_mask
 
         return And(self, as_mask(other))
 
     def __rand__(self, other: MaskLike) -> Mask:
-        from qkv.mask.combined import And, as_mask
+        from qkv.mask.boolean_ops import And, as_mask
 
         return And(as_mask(other), self)
 
     def __or__(self, other: MaskLike) -> Mask:
-        from qkv.mask.combined import Or, as_mask
+        from qkv.mask.boolean_ops import Or, as_mask
 
         return Or(self, as_mask(other))
 
     def __ror__(self, other: MaskLike) -> Mask:
-        from qkv.mask.combined import Or, as_mask
+        from qkv.mask.boolean_ops import Or, as_mask
 
         return Or(as_mask(other), self)
 

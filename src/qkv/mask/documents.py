@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.looking import may_look
 from qkv.mask.base import Mask, Runs, Tile
+from qkv.tracing import can_read_values
 
 
 class Documents(Mask):
@@ -34,7 +34,7 @@ class Documents(Mask):
         counts = torch.as_tensor(lengths)
         if counts.dtype == torch.bool or counts.is_floating_point():
             raise TypeError(f"lengths must be whole numbers; got {counts.dtype}")
-        if counts.ndim != 1 or (may_look(counts) and bool((counts < 0).any())):
+        if counts.ndim != 1 or (can_read_values(counts) and bool((counts < 0).any())):
             raise ValueError(
                 f"lengths must be a list of lengths, none below 0; got {counts.tolist()}"
             )
@@ -53,7 +53,7 @@ class Documents(Mask):
         if numbers.dtype == torch.bool or numbers.is_floating_point():
             raise TypeError(f"ids must be whole numbers; got {numbers.dtype}")
         made = cls.__new__(cls)
-        made._set(numbers, _runs_of(numbers) if may_look(numbers) else None)
+        made._set(numbers, _runs_of(numbers) if can_read_values(numbers) else None)
         return made
 
     @classmethod
@@ -64,7 +64,7 @@ class Documents(Mask):
     def _set(self, ids: Tensor, runs: Runs | None) -> None:
         self.ids, self._runs = ids, runs
         self._share = 1.0
-        if runs is not None and may_look(ids) and ids.shape[-1]:
+        if runs is not None and can_read_values(ids) and ids.shape[-1]:
             self._share = runs.share(ids.shape[-1])
 
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
@@ -87,7 +87,7 @@ class Documents(Mask):
         own = ids[..., tile.start : tile.stop].unsqueeze(-1)
         return (own == ids.unsqueeze(-2)) & (own >= 0)
 
-    def runs(self, tile: Tile) -> Runs | None:
+    def as_runs(self, tile: Tile) -> Runs | None:
         if self._runs is None:
             return None
         start, stop = (
@@ -118,6 +118,9 @@ class Documents(Mask):
             runs = Runs(first, last)
         made._set(self.ids.narrow(axis, start, stop - start), runs)
         return made
+
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        return self if self.ids.ndim - 1 <= axis else None
 
     def tensors(self) -> list[Tensor]:
         return [self.ids]

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.looking import is_eager, may_look
 from qkv.mask.base import Hidden, Mask, Parts, Runs, Tile
+from qkv.tracing import can_read_values, is_eager
 
 #: Lengths are read while they are few.
 MOST_READ = 256
@@ -34,7 +34,7 @@ class Causal(Mask):
             return Hidden(_ahead(tile.n, tile.m).pairs[tile.start : tile.stop], None)
         return _ahead(tile.n, tile.m)
 
-    def runs(self, tile: Tile) -> Runs:
+    def as_runs(self, tile: Tile) -> Runs:
         if _is_kept(tile, tile.n):
             start, stop = _up_to_each(tile.n, tile.m)
             return Runs(start[tile.start : tile.stop], stop[tile.start : tile.stop])
@@ -47,6 +47,9 @@ class Causal(Mask):
     def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
         return m if n == 1 else None
 
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
+
     def share(self, n: int, m: int) -> float:
         return 1 - (min(n, m) - 1) / (2 * m) if m else 1.0
 
@@ -55,6 +58,16 @@ class Causal(Mask):
 
     def __repr__(self) -> str:
         return "Causal()"
+
+
+class CausalFromStart(Mask):
+    """Keys up to the query's own number, j ≤ i: what torch's kernel calls causal."""
+
+    def allowed(self, tile: Tile) -> Tensor:
+        return tile.distances() <= tile.n - tile.m
+
+    def __repr__(self) -> str:
+        return "CausalFromStart()"
 
 
 class Window(Mask):
@@ -70,9 +83,12 @@ class Window(Mask):
     def allowed_at(self, distance: Tensor) -> Tensor:
         return (distance >= -self.before) & (distance <= self.after)
 
-    def runs(self, tile: Tile) -> Runs:
+    def as_runs(self, tile: Tile) -> Runs:
         positions = tile.positions()
         return Runs(positions - self.before, positions + self.after + 1)
+
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
 
     def share(self, n: int, m: int) -> float:
         return min(1.0, (self.before + self.after + 1) / m) if m else 1.0
@@ -94,9 +110,12 @@ class Blocks(Mask):
         keys = torch.arange(tile.m, device=tile.device) // self.size
         return keys == (tile.positions() // self.size).unsqueeze(-1)
 
-    def runs(self, tile: Tile) -> Runs:
+    def as_runs(self, tile: Tile) -> Runs:
         first = tile.positions() // self.size * self.size
         return Runs(first, first + self.size)
+
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
 
     def share(self, n: int, m: int) -> float:
         return min(1.0, self.size / m) if m else 1.0
@@ -121,9 +140,12 @@ class Dilated(Mask):
     def allowed_at(self, distance: Tensor) -> Tensor:
         return (distance.abs() <= self.window * self.stride) & (distance % self.stride == 0)
 
-    def runs(self, tile: Tile) -> Runs:
+    def as_runs(self, tile: Tile) -> Runs:
         positions, reach = tile.positions(), self.window * self.stride
         return Runs(positions - reach, positions + reach + 1, self.stride)
+
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
 
     def share(self, n: int, m: int) -> float:
         return min(1.0, (2 * self.window + 1) / m) if m else 1.0
@@ -169,14 +191,14 @@ class Lengths(Mask):
             return super().hidden(tile)
         return _behind(read, self._shape(tile), tile.m)
 
-    def runs(self, tile: Tile) -> Runs:
+    def as_runs(self, tile: Tile) -> Runs:
         stop = self._for_rows(tile).expand(*tile.batch, tile.stop - tile.start)
         return Runs(torch.zeros_like(stop), stop)
 
-    def parts(self, tile: Tile) -> Parts:
+    def as_parts(self, tile: Tile) -> Parts:
         read = self._read()
         if read is None or not _is_kept(tile, self.lengths.numel()):
-            return super().parts(tile) or Parts(None, None)
+            return super().as_parts(tile) or Parts(None, None)
         return Parts(Runs(*_up_to_lengths(read, self._shape(tile))), None)
 
     def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
@@ -203,6 +225,9 @@ class Lengths(Mask):
             return Lengths(self.lengths.narrow(axis, start, stop - start))
         return self
 
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        return self if self.lengths.ndim <= axis else None
+
     def tensors(self) -> list[Tensor]:
         return [self.lengths]
 
@@ -218,7 +243,7 @@ class Lengths(Mask):
 
 def _is_kept(tile: Tile, size: int) -> bool:
     """Whether a mask of so many entries may be kept, and nobody traces what is made of it."""
-    return may_look() and size <= MOST_KEPT and tile.device.type == "cpu"
+    return can_read_values() and size <= MOST_KEPT and tile.device.type == "cpu"
 
 
 @lru_cache(maxsize=8)

@@ -26,7 +26,9 @@ class TopK(Mask):
         # Before scores are known any key may be among the best.
         return torch.ones(tile.stop - tile.start, tile.m, dtype=torch.bool, device=tile.device)
 
-    def within(self, universe: Tensor | None, tile: Tile, log_scores: Tensor) -> Tensor | None:
+    def allowed_by_score(
+        self, universe: Tensor | None, tile: Tile, log_scores: Tensor
+    ) -> Tensor | None:
         if universe is not None:
             log_scores = log_scores.masked_fill(~universe, -torch.inf)
         # A stable sort, because torch.topk breaks ties as it likes.
@@ -35,8 +37,11 @@ class TopK(Mask):
         best = best.scatter(-1, ranking[..., : self.k], True)
         return best if universe is None else universe & best
 
-    def best_of(self) -> tuple[int, Mask | None]:
+    def as_topk(self) -> tuple[int, Mask | None]:
         return self.k, None
+
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
 
     def signature(self) -> Hashable:
         return TopK, self.k

@@ -23,11 +23,16 @@ class Allowed(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return _rows(self.tensor, tile)
 
-    def parts(self, tile: Tile) -> Parts:
+    def as_parts(self, tile: Tile) -> Parts:
         return Parts(None, self.allowed(tile))
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         return Allowed(_narrow(self.tensor, axis, start, stop, batch))
+
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        if self.tensor.ndim < 3:
+            return self
+        return Allowed(self.tensor.unsqueeze(-3)) if self.tensor.shape[-3] == 1 else None
 
     def tensors(self) -> list[Tensor]:
         return [self.tensor]
@@ -55,7 +60,7 @@ class Bias(Mask):
     def allowed(self, tile: Tile) -> Tensor:
         return _rows(self.tensor, tile) != -torch.inf
 
-    def parts(self, tile: Tile) -> Parts:
+    def as_parts(self, tile: Tile) -> Parts:
         return Parts(None, None)  # it limits through what it adds
 
     def bias(self) -> Tensor | None:
@@ -63,6 +68,11 @@ class Bias(Mask):
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         return Bias(_narrow(self.tensor, axis, start, stop, batch))
+
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        if self.tensor.ndim < 3:
+            return self
+        return Bias(self.tensor.unsqueeze(-3)) if self.tensor.shape[-3] == 1 else None
 
     def tensors(self) -> list[Tensor]:
         return [self.tensor]

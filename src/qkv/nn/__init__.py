@@ -11,5 +11,5 @@ from qkv.nn.multihead import MultiheadAttention as MultiheadAttention
 from qkv.nn.positions import Learned as Learned
 from qkv.nn.positions import Rotary as Rotary
 from qkv.nn.positions import Sinusoidal as Sinusoidal
+from qkv.nn.replace_attention import swap as swap
 from qkv.nn.self_attention import SelfAttention as SelfAttention
-from qkv.nn.swap import swap as swap

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from qkv.cluster.exchange import Exchange
-from qkv.nn.heads import PerHead
+from qkv.nn.heads import PerHead, of_head
 from qkv.similarity import Similarity
+from qkv.similarity.prepared import Prepared
 
 
 class KVCache:
@@ -113,42 +114,14 @@ class KVCache:
         return f"KVCache(capacity={self.capacity}, length={self.length})"
 
 
-class Prepared(Similarity):
-    """A similarity between queries and keys that it has prepared before."""
-
-    may_vanish = True  # it may, for all this class knows
-
-    def __init__(self, similarity: Similarity) -> None:
-        super().__init__()
-        self.similarity = similarity
-        self.per_head = similarity.per_head
-
-    def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Similarity:
-        return Prepared(self.similarity.narrow(axis, start, stop, batch))
-
-    def check(self, query: Tensor, key: Tensor) -> None:
-        """Sizes were checked when the tokens were prepared."""
-
-    def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.similarity.score(query, key)
-
-    def log_score(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.similarity.log_score(query, key)
-
-    def pair_width(self, dim: int) -> int:
-        return self.similarity.pair_width(dim)
-
-    def pair_flops(self, dim: int) -> int:
-        return self.similarity.pair_flops(dim)
-
-
 def prepare(
     similarity: Similarity | PerHead, query: Tensor, key: Tensor
 ) -> tuple[Similarity | PerHead, Tensor, Tensor]:
     """Do what is done once per token, for tokens that will be compared again and again."""
     if isinstance(similarity, PerHead):
+        heads = len(similarity)
         parts = [
-            prepare(own, query[:, head : head + 1], key[:, head : head + 1])  # type: ignore[arg-type]
+            prepare(own, of_head(query, head, heads), of_head(key, head, heads))  # type: ignore[arg-type]
             for head, own in enumerate(similarity)
         ]
         similarities, queries, keys = zip(*parts, strict=True)

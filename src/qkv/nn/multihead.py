@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from qkv import cluster, pooling
 from qkv.bias import BiasLike, as_bias
 from qkv.cluster.sharding import Layout, check_layout
-from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
+from qkv.grouped import for_every_head
+from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask, intersection
 from qkv.nn.cache import KVCache, prepare
 from qkv.nn.errors import InputError
-from qkv.nn.grouped import heads_of, may_share, rows_of
-from qkv.nn.heads import HeadSimilarity, PerHead, ask, for_heads, reset_parameters
+from qkv.nn.heads import HeadSimilarity, PerHead, attend_per_head, for_heads, reset_parameters
 from qkv.nn.positions import Rotary
-from qkv.nn.torch_masks import beside, both, from_torch
-from qkv.nn.weighed import attend_weighed
+from qkv.nn.torch_masks import append_visible_keys, from_torch
 from qkv.similarity import Similarity
+from qkv.with_weights import attend_with_weights
 
 
 class MultiheadAttention(nn.Module):
@@ -179,8 +179,6 @@ class MultiheadAttention(nn.Module):
             q = self.rotary(q, past + k.shape[-2] - q.shape[-2])
             k = self.rotary(k, past)
         similarity = self.similarity
-        if isinstance(similarity, PerHead):
-            k = self._for_every_head(k)
         if cache is not None:
             similarity, q, k = prepare(similarity, q, k)
             cache.append(k, v)
@@ -192,7 +190,7 @@ class MultiheadAttention(nn.Module):
         batch, n, m = (q.shape[0], self.num_heads), q.shape[-2], k.shape[-2]
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask.unsqueeze(0)
-        whole = both(
+        whole = intersection(
             from_torch(attn_mask, key_padding_mask, is_causal, batch, n, m),
             # To a single query, the last, Causal says nothing; to decode goes without it.
             None if n == 1 and isinstance(own_mask, Causal) else own_mask,
@@ -200,16 +198,15 @@ class MultiheadAttention(nn.Module):
             self.position_bias,
         )
         dropout = self.dropout if self.training else 0.0
-        plain = not (need_weights or dropout or self.add_zero_attn) and self.bias_k is None
-        if plain and isinstance(similarity, Similarity) and may_share(whole, q, k, v):
-            rows = pooling.attend(rows_of(q, k), k, v, similarity=similarity, mask=whole)
-            return self._combined(heads_of(rows, q), batched), None
-        k, v = self._for_every_head(k), self._for_every_head(v)
         k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         if not need_weights:
-            answer = ask(pooling.attend, similarity, q, k, v, mask=whole, dropout=dropout)
+            answer = attend_per_head(
+                pooling.attend, similarity, q, k, v, mask=whole, dropout=dropout
+            )
             return self._combined(answer, batched), None
-        answer, weights = ask(attend_weighed, similarity, q, k, v, mask=whole, dropout=dropout)
+        answer, weights = attend_per_head(
+            attend_with_weights, similarity, q, k, v, mask=whole, dropout=dropout
+        )
         if average_attn_weights:
             weights = weights.mean(dim=1)
         return self._combined(answer, batched), weights if batched else weights.squeeze(0)
@@ -226,10 +223,12 @@ class MultiheadAttention(nn.Module):
         layout: Layout = self.layout if cache is None else "replicated"
         attend = partial(cluster.attend, group=self.group, layout=layout)
         own, given = masks
-        whole = both(own, None if given is None else as_mask(given), self.position_bias)
-        key, value = self._for_every_head(key), self._for_every_head(value)
+        whole = intersection(own, None if given is None else as_mask(given), self.position_bias)
+        key, value = (for_every_head(x, self.num_heads) for x in (key, value))
         dropout = self.dropout if self.training else 0.0
-        answer: Tensor = ask(attend, similarity, query, key, value, mask=whole, dropout=dropout)
+        answer: Tensor = attend_per_head(
+            attend, similarity, query, key, value, mask=whole, dropout=dropout
+        )
         return answer
 
     def _check_group(self, torch_only: bool, cache: KVCache | None) -> None:
@@ -282,20 +281,14 @@ class MultiheadAttention(nn.Module):
         answer: Tensor = self.out_proj(x if batched else x.squeeze(self._batch_axis))
         return answer
 
-    def _for_every_head(self, x: Tensor) -> Tensor:
-        """(batch, kv_heads, m, d) -> (batch, heads, m, d)."""
-        if x.shape[1] == self.num_heads:
-            return x
-        return x.repeat_interleave(self.num_heads // x.shape[1], dim=1)
-
     def _with_extra_keys(
         self, k: Tensor, v: Tensor, mask: Mask | None, tile: Tile
     ) -> tuple[Tensor, Tensor, Mask | None]:
         """Beside the keys given, a learned one and one of zeros, which every query may see."""
         extra_k, extra_v = [], []
         if self.bias_k is not None and self.bias_v is not None:
-            extra_k.append(self._for_every_head(self._split(self.bias_k, self.kv_heads)))
-            extra_v.append(self._for_every_head(self._split(self.bias_v, self.kv_heads)))
+            extra_k.append(self._split(self.bias_k, self.kv_heads))
+            extra_v.append(self._split(self.bias_v, self.kv_heads))
         if self.add_zero_attn:
             extra_k.append(k.new_zeros(1, 1, 1, k.shape[-1]))
             extra_v.append(v.new_zeros(1, 1, 1, v.shape[-1]))
@@ -303,7 +296,7 @@ class MultiheadAttention(nn.Module):
             return k, v, mask
         k = torch.cat([k, *(x.to(k.dtype).expand(*k.shape[:2], 1, -1) for x in extra_k)], dim=2)
         v = torch.cat([v, *(x.to(v.dtype).expand(*v.shape[:2], 1, -1) for x in extra_v)], dim=2)
-        return k, v, mask and beside(mask, len(extra_k), tile)
+        return k, v, mask and append_visible_keys(mask, len(extra_k), tile)
 
     def _check_sizes(self) -> None:
         if self.embed_dim < 1 or self.num_heads < 1 or self.embed_dim % self.num_heads:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.mask import Allowed, Bias, Causal, Mask, Tile
+from qkv.mask import Allowed, Bias, Causal, Mask, Tile, intersection
 from qkv.nn.errors import InputError, MaskTypeError
 
 
@@ -28,19 +28,10 @@ def from_torch(
         parts.append(_of_pairs(attn_mask, batch, n, m))
     if key_padding_mask is not None:
         parts.append(_of_keys(key_padding_mask, batch[0], m))
-    return both(*parts)
+    return intersection(*parts)
 
 
-def both(*masks: Mask | None) -> Mask | None:
-    """What all of the masks allow; None allows everything."""
-    found: Mask | None = None
-    for mask in masks:
-        if mask is not None:
-            found = mask if found is None else found & mask
-    return found
-
-
-def beside(mask: Mask, extra: int, tile: Tile) -> Mask:
+def append_visible_keys(mask: Mask, extra: int, tile: Tile) -> Mask:
     """`mask` over the keys of `tile`, and beside them `extra` keys that every query may see."""
     if mask.needs_scores or mask.adds_by_position:
         raise ValueError(f"mask {mask!r} cannot be used with add_bias_kv or add_zero_attn")

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import takes_plain_formula
 from qkv.mask import Runs
+from qkv.operators.aten_flash import FLASH, FLASH_BACKWARD, flash, four_axes, plain_attention
 from qkv.operators.bands import BLOCK, MOST_BLOCKS, groups
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.flash import FLASH, FLASH_BACKWARD, flash, four_axes, plain_attention
 from qkv.operators.strides import Answer, by_residue, runs_of_heads
 from qkv.problem import Problem
 from qkv.similarity import DotForm
 from qkv.similarity.base import may_be_dot
+from qkv.tracing import takes_plain_formula
 
 
 def refusal(problem: Problem) -> str | None:
@@ -47,7 +47,7 @@ def refusal(problem: Problem) -> str | None:
 def offer(problem: Problem) -> Offer | str:
     """Serve dot products on CPUs under masks that leave each query one run of keys."""
     assert problem.mask is not None
-    runs = problem.mask.runs(problem.tile(0, problem.n))
+    runs = problem.mask.as_runs(problem.tile(0, problem.n))
     if runs is None:
         return "the mask leaves some queries more than one run of keys"
     if problem.learns_positions:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import is_finite, sizes_are_known
 from qkv.memory import budget, readable
 from qkv.normalize import Weights, normalize, softmax
 from qkv.operators import plain
 from qkv.operators.base import Cost, Offer, Result
 from qkv.problem import Problem
-from qkv.similarity.base import widen
+from qkv.similarity.base import product, widen
+from qkv.tracing import is_finite, sizes_are_known
 
 #: Preferred up to so much at once, whatever the budget.
 MOST_BYTES = 64 * 2**20
@@ -86,7 +86,7 @@ def pool(
         weights = softmax(*admit(problem, log_scores, bias, start))
     if problem.dropout is not None:
         weights = problem.dropout.apply(weights, start)
-    pooled = (weights @ widen(value)).to(value.dtype)  # (..., rows, d_v)
+    pooled = product(weights, widen(value)).to(value.dtype)  # (..., rows, d_v)
     rows = log_scores.shape[-2]
     pooled = pooled.expand(*problem.batch, rows, pooled.shape[-1])
     return pooled, None if log_total is None else log_total.expand(*problem.batch, rows)
@@ -108,5 +108,5 @@ def admit(
     if problem.position_bias is not None:
         log_scores = log_scores + problem.position_bias.scores(tile).to(log_scores.dtype)
     if problem.mask is not None:
-        allowed = problem.mask.within(None, tile, log_scores)
+        allowed = problem.mask.allowed_by_score(None, tile, log_scores)
     return log_scores, allowed, allowed is not None or problem.similarity.may_vanish

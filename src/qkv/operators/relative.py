@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.looking import sizes_are_known
 from qkv.mask import Causal
 from qkv.operators.base import Result
 from qkv.operators.tiles import spans
 from qkv.problem import Problem
+from qkv.tracing import sizes_are_known
 
 #: Under Causal, queries go in so many blocks, each with the keys that some of it may see.
 CAUSAL_BLOCKS = 8

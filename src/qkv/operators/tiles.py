@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkv.looking import in_forward_mode, in_transform, sizes_are_known
+from qkv.tracing import in_forward_mode, in_transform, sizes_are_known
 
 #: (start, *rows, *whole) -> outputs whose axis -2 is that of the rows.
 TileFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import sizes_are_known
 from qkv.mask import Mask
 from qkv.memory import TILE_BYTES, readable
 from qkv.normalize import normalize
@@ -16,10 +15,11 @@ from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity.base import widen
+from qkv.tracing import sizes_are_known
 
 
 def refusal(problem: Problem) -> str | None:
-    if problem.mask is None or problem.mask.best_of() is None:
+    if problem.mask is None or problem.mask.as_topk() is None:
         return "the mask is not the best k keys of each query"
     if problem.similarity.per_head:
         return "what differs from head to head is not weighed key by key"
@@ -29,7 +29,7 @@ def refusal(problem: Problem) -> str | None:
 def offer(problem: Problem) -> Offer:
     """Serve masks that keep the best k keys of those that another mask allows."""
     assert problem.mask is not None
-    best = problem.mask.best_of()
+    best = problem.mask.as_topk()
     assert best is not None
     k, rest = best
     if sizes_are_known(problem.m):  # else keys are taken to be as many
@@ -62,7 +62,7 @@ def answer(problem: Problem, k: int, rest: Mask | None) -> Result:
         places = _places(prepared, k, rest)  # (*batch, n, k)
     batch, m = problem.batch, problem.m
     # One long list of keys, so that each query's own k are found by one index.
-    flat_key = key.expand(*batch, m, key.shape[-1]).reshape(-1, key.shape[-1])
+    flat_key = key.expand(*batch, m, key.shape[-1]).flatten(0, -2)
     flat_value = problem.value.expand(*batch, m, problem.value.shape[-1]).flatten(0, -2)
     query = query.expand(*batch, problem.n, query.shape[-1])
     sliced = [query, places]

@@ -27,7 +27,7 @@ class Top(NamedTuple):
     keys: Tensor
 
 
-class Kept(NamedTuple):
+class VersionedTensor(NamedTuple):
     """A tensor, and how often it had been written to when it was kept."""
 
     what: str
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
     version: int | None  # None: torch does not count it
 
     @classmethod
-    def of(cls, what: str, tensor: Tensor) -> Kept:
+    def of(cls, what: str, tensor: Tensor) -> VersionedTensor:
         return cls(what, tensor, None if tensor.is_inference() else tensor._version)
 
     @property
@@ -68,9 +68,14 @@ class Call:
             object.__setattr__(self, name, _own(getattr(self, name)))
         self.pick("rows", None, self.n)
         self.pick("heads", None, self.head_count)
-        kept = [Kept.of("query", self.query), Kept.of("key", self.key)]
-        kept += [Kept.of("mask", tensor) for tensor in (self.mask.tensors() if self.mask else [])]
-        kept += [Kept.of("similarity", tensor) for tensor in self.similarity.parameters()]
+        kept = [VersionedTensor.of("query", self.query), VersionedTensor.of("key", self.key)]
+        kept += [
+            VersionedTensor.of("mask", tensor)
+            for tensor in (self.mask.tensors() if self.mask else [])
+        ]
+        kept += [
+            VersionedTensor.of("similarity", tensor) for tensor in self.similarity.parameters()
+        ]
         object.__setattr__(self, "_kept", kept)
 
     @property

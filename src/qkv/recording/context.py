@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.recording.call import Call, Calls, Missed, Pick, WeighedCall
-from qkv.recording.catch import Asked, Catch
+from qkv.recording.interceptor import CallArguments, Interceptor
 from qkv.similarity import Dot
 
 #: Layers by number, or by a pattern of their names, as in ``"encoder.*.self_attn"``.
@@ -63,7 +63,7 @@ def record(
         if _COMPILERS & sys.modules.keys():  # else nothing was compiled, and it is slow to load
             # Code that is already compiled shows none of its steps.
             undo.enter_context(torch.compiler.set_stance("force_eager"))
-        undo.enter_context(Catch(recording.note, recording.miss))
+        undo.enter_context(Interceptor(recording.note, recording.miss))
         yield recording.calls
     if recording.calls.missed:
         told = "; ".join(f"{name or 'a call'}: {why}" for name, why in recording.calls.missed[:5])
@@ -114,7 +114,7 @@ class _Recording:
         undo.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
         undo.callback(module.register_forward_hook(leave, always_call=True).remove)
 
-    def note(self, asked: Asked | Tensor) -> None:
+    def note(self, asked: CallArguments | Tensor) -> None:
         if self._watched and not self._path:
             return  # not by this model
         self._heard += 1
@@ -125,7 +125,7 @@ class _Recording:
             return
         kind: type[Call] = Call
         if isinstance(asked, Tensor):
-            kind, asked = WeighedCall, Asked(asked, asked, Dot(), None)
+            kind, asked = WeighedCall, CallArguments(asked, asked, Dot(), None)
         self.calls.append(kind(name, layer, *asked, rows=self._rows, heads=self._heads))
 
     def miss(self, reason: str) -> None:

@@ -1,11 +1,14 @@
 """Kernel regression is attention: training inputs are keys, targets are values (Eq. 4)."""
 
-from qkv.extras import need
+from qkv.optional_dependencies import require
 
-need("sklearn", "regress")
+require("sklearn", "regress")
 
-from qkv.bandwidth import Undecided as Undecided  # noqa: E402
+from qkv.bandwidth import BandwidthWarning as BandwidthWarning  # noqa: E402
+from qkv.regression.adaptive_bandwidth import Nearest as Nearest  # noqa: E402
 from qkv.regression.classifier import NadarayaWatsonClassifier as NadarayaWatsonClassifier  # noqa: E402
-from qkv.regression.empty import NothingNear as NothingNear  # noqa: E402
-from qkv.regression.nearest import Nearest as Nearest  # noqa: E402
+from qkv.regression.fallback import NoNeighboursWarning as NoNeighboursWarning  # noqa: E402
 from qkv.regression.regressor import NadarayaWatsonRegressor as NadarayaWatsonRegressor  # noqa: E402
+
+# Former names, which existing programs import.
+Undecided, NothingNear = BandwidthWarning, NoNeighboursWarning

@@ -15,20 +15,20 @@ import numpy as np
 from qkv.bandwidth import (
     STEP,
     Axis,
+    BandwidthWarning,
     Best,
-    Undecided,
     affordable_grid,
     log_error,
     scale,
     search,
     span,
 )
+from qkv.regression.adaptive_bandwidth import Nearest
 from qkv.regression.criteria import CRITERIA, along
-from qkv.regression.examples import Array, Examples, Width
 from qkv.regression.kernels import spread
 from qkv.regression.local import LeaveOneOut
-from qkv.regression.nearest import Nearest
-from qkv.regression.progress import Progress
+from qkv.regression.progress import SearchProgress
+from qkv.regression.training_data import Array, TrainingData, Width
 from qkv.similarity import Boxcar, CompactKernel, Kernel
 from qkv.staircase import MOST_KEYS, lowest, staircase
 
@@ -37,19 +37,19 @@ SMOOTHING_STEPS = 6  # places of the first grid of each smoothing
 
 
 @dataclass
-class Found:
+class ChosenBandwidth:
     width: Width
     curve: Array  # (candidates, d + c + 1): bandwidths, smoothings, error; in order of trial
 
 
 def find(
-    examples: Examples,
+    examples: TrainingData,
     kernel: Kernel,
     wanted: Any,
     degree: int,
     smoothing: Array | None,
     verbose: bool,
-) -> Found:
+) -> ChosenBandwidth:
     """The width that `wanted` asks for: a number, one for each column, a rule or a criterion.
 
     `smoothing` is that of each categorical column, if it was set and is not to be searched for.
@@ -58,11 +58,13 @@ def find(
     none = np.zeros((0, d + c + 1))
     unsmoothed = _default_smoothing(examples) if smoothing is None else smoothing
     if isinstance(wanted, Nearest):
-        return Found(Width(scales(examples), unsmoothed, min(wanted.k, _most(examples))), none)
+        return ChosenBandwidth(
+            Width(scales(examples), unsmoothed, min(wanted.k, _most(examples))), none
+        )
     if not isinstance(wanted, str):
-        return Found(Width(checked(wanted, d), unsmoothed), none)
+        return ChosenBandwidth(Width(checked(wanted, d), unsmoothed), none)
     if wanted in RULES:
-        return Found(Width(rule(examples, kernel, wanted), unsmoothed), none)
+        return ChosenBandwidth(Width(rule(examples, kernel, wanted), unsmoothed), none)
     if wanted not in (*CRITERIA, "knn"):
         raise ValueError(
             f"bandwidth must be a positive number, one for each column, qkv.regression.Nearest(k), "
@@ -73,8 +75,8 @@ def find(
         start = start._replace(neighbors=max(1, round(_most(examples) ** 0.5)))
     reason = _undecidable(examples)
     if reason is not None:
-        return Found(_stand_in(reason, examples, kernel, start), none)
-    with Progress(verbose) as progress:
+        return ChosenBandwidth(_stand_in(reason, examples, kernel, start), none)
+    with SearchProgress(verbose) as progress:
         left_out = LeaveOneOut(examples, kernel, degree)
         trials = _Trials(examples, left_out, "loo" if wanted == "knn" else wanted, start, progress,
                          smoothed=smoothing is not None)  # fmt: skip
@@ -83,23 +85,23 @@ def find(
     curve = np.array(trials.rows)
     if not math.isfinite(best.score):
         reason = f"{len(examples.target)} are too few for bandwidth={wanted!r}"
-        return Found(_stand_in(reason, examples, kernel, start), curve)
+        return ChosenBandwidth(_stand_in(reason, examples, kernel, start), curve)
     if np.ptp([score for score in trials.scores if math.isfinite(score)]) < 1e-9:
         reason = "every bandwidth does equally well"
-        return Found(_stand_in(reason, examples, kernel, start), curve)
+        return ChosenBandwidth(_stand_in(reason, examples, kernel, start), curve)
     found = trials.width(best.point)
     if wanted != "knn":
         _tell_of_ends(best, found.bandwidth)
-    return Found(found, curve)
+    return ChosenBandwidth(found, curve)
 
 
-def scales(examples: Examples) -> Array:
+def scales(examples: TrainingData) -> Array:
     """The standard deviation of each column; 1 where it is constant."""
     columns = range(examples.keys.number.shape[1])
     return np.array([scale(*examples.present(column)) for column in columns])
 
 
-def rule(examples: Examples, kernel: Kernel, name: str) -> Array:
+def rule(examples: TrainingData, kernel: Kernel, name: str) -> Array:
     """Scott's or Silverman's rule, for kernels that look as wide as the Gaussian of that width."""
     d = examples.keys.number.shape[1]
     factor = _count(examples) ** (-1 / (d + 4))
@@ -108,13 +110,13 @@ def rule(examples: Examples, kernel: Kernel, name: str) -> Array:
     return np.asarray(scales(examples) * factor / spread(kernel))
 
 
-def _count(examples: Examples) -> float:
+def _count(examples: TrainingData) -> float:
     """How many observations there are: copies of rows, or as many as uneven weights amount to."""
     copies = examples.copies
     return float(max(copies.sum(), copies.sum() ** 2 / (copies**2).sum()))
 
 
-def _most(examples: Examples) -> int:
+def _most(examples: TrainingData) -> int:
     return max(1, round(_count(examples)) - 1)
 
 
@@ -131,12 +133,12 @@ def checked(wanted: Any, d: int) -> Array:
     return np.full(d, numbers) if numbers.ndim == 0 else np.resize(numbers, d)
 
 
-def _default_smoothing(examples: Examples) -> Array:
+def _default_smoothing(examples: TrainingData) -> Array:
     """A tenth of the weight goes to other categories."""
     return np.array([0.1 * category.most_smoothing for category in examples.categories])
 
 
-def _undecidable(examples: Examples) -> str | None:
+def _undecidable(examples: TrainingData) -> str | None:
     """Why no search can tell one width from another."""
     number, target = examples.keys.number, examples.target
     if len(target) == 1:
@@ -149,11 +151,11 @@ def _undecidable(examples: Examples) -> str | None:
     return None
 
 
-def _stand_in(reason: str, examples: Examples, kernel: Kernel, start: Width) -> Width:
+def _stand_in(reason: str, examples: TrainingData, kernel: Kernel, start: Width) -> Width:
     """The width where none can be found, and a warning."""
     warnings.warn(
         f"the examples cannot decide the bandwidth: {reason}; Scott's rule stands in",
-        Undecided,
+        BandwidthWarning,
         stacklevel=5,
     )
     if start.neighbors is not None:
@@ -168,14 +170,14 @@ def _tell_of_ends(best: Best, bandwidth: Array) -> None:
             f"the narrowest bandwidth{which} does best, {bandwidth[place]:.3g}, and narrower ones "
             "do no worse: each example is best foretold by its nearest neighbours alone, as where "
             "examples are copies of each other or hold no noise",
-            Undecided,
+            BandwidthWarning,
             stacklevel=4,
         )
     if bandwidth.size and len(best.widest) == bandwidth.size:
         warnings.warn(
             "the widest bandwidth does best, and wider ones no worse: all examples together "
             "foretell each as well as those near it, so the target may not depend on its distance",
-            Undecided,
+            BandwidthWarning,
             stacklevel=4,
         )
 
@@ -184,11 +186,11 @@ def _tell_of_ends(best: Best, bandwidth: Array) -> None:
 class _Trials:
     """Widths as points of the search, and what was found of them."""
 
-    examples: Examples
+    examples: TrainingData
     left_out: LeaveOneOut
     criterion: str
     start: Width
-    progress: Progress
+    progress: SearchProgress
     smoothed: bool  # whether the smoothings are set
     rows: list[list[float]] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from qkv.operators.sorted.ascending import ascending
+from qkv.operators.sorted.bucket_sort import ascending
 from qkv.regression import bandwidth as search
-from qkv.regression import batches, columns, empty, lazy, local, rows, storage
-from qkv.regression.examples import Array, Examples, Keys, Places, Width
+from qkv.regression import batches, columns, distributed, fallback, local, storage, weight_batches
+from qkv.regression.adaptive_bandwidth import Nearest
 from qkv.regression.kernels import KernelLike, as_kernel
-from qkv.regression.nearest import Nearest
+from qkv.regression.training_data import Array, Keys, Places, TrainingData, Width
 from qkv.similarity import Kernel
 
 WEIGHT = np.dtype([("index", np.intp), ("weight", np.float64)])
@@ -38,7 +38,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     verbose: bool
 
     columns_: columns.Columns
-    examples_: Examples
+    examples_: TrainingData
     kernel_: Kernel
     width_: Width
     rows_: Places
@@ -46,11 +46,13 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     bandwidth_: Array
     smoothing_: Array
     cv_curve_: Array
-    lazy_examples_: lazy.LazyExamples  # instead of most others, where they stay on workers
+    lazy_examples_: (
+        distributed.DistributedData
+    )  # instead of most others, where they stay on workers
 
-    def _see(self, X: Any, target: Array, sample_weight: Any) -> Self:  # noqa: N803
+    def _fit_rows(self, X: Any, target: Array, sample_weight: Any) -> Self:  # noqa: N803
         """Keep the examples, and find out how wide to look at them."""
-        empty.check(self.empty)
+        fallback.check(self.empty)
         if self.degree not in (0, 1) or not isinstance(self.degree, numbers.Integral):
             raise ValueError(f"degree must be 0 or 1; got {self.degree!r}")
         self.kernel_ = as_kernel(self.kernel)
@@ -80,7 +82,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             self.rows_ = line.take(self.rows_[:, None])[:, 0]
             weight = None if weight is None else line.take(weight[:, None])[:, 0]
         categories = tuple(names.category for names in self.columns_.names)
-        self.examples_ = Examples.seen(keys, target, weight, categories)
+        self.examples_ = TrainingData.seen(keys, target, weight, categories)
         found = search.find(
             self.examples_, self.kernel_, self.bandwidth, int(self.degree),
             self._set_smoothing(), self.verbose,
@@ -92,25 +94,27 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
 
     def _see_lazy(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:  # noqa: N803
         """Leave the examples on the workers of a Dask cluster."""
-        empty.check(self.empty)
-        lazy.check_distributed(self, sample_weight)
+        fallback.check(self.empty)
+        distributed.check_distributed(self, sample_weight)
         self.kernel_ = as_kernel(self.kernel)
-        x = lazy.as_lazy_array(X, "X")
-        y = lazy.as_lazy_array(y, "y")
+        x = distributed.as_lazy_array(X, "X")
+        y = distributed.as_lazy_array(y, "y")
         if x.ndim != 2 or len(x) != len(y):
             raise ValueError(f"X must have shape (n, d) and y n rows; got {x.shape} and {y.shape}")
         self.n_features_in_ = x.shape[1]
         self.bandwidth_ = search.checked(self.bandwidth, x.shape[1])
         self.width_ = Width(self.bandwidth_, np.empty(0))
-        self.lazy_examples_ = lazy.LazyExamples(lazy.default_client(), x, y, classes)
+        self.lazy_examples_ = distributed.DistributedData(
+            distributed.default_client(), x, y, classes
+        )
         return self
 
     def _answer_lazy(self, X: Any, policy: str, finish: Any) -> Any:  # noqa: N803
         """What the workers answer: an array for an array, a lazy one for a lazy one."""
         told = self.lazy_examples_
         whole = partial(_finished, policy, told.mean, finish)
-        if lazy.is_lazy(X):
-            query = lazy.as_lazy_array(X, "X")
+        if distributed.is_lazy(X):
+            query = distributed.as_lazy_array(X, "X")
             return told.lazy_answer(query, self.kernel_, self.width_, whole)
         numbers = np.asarray(X, dtype=np.float64)
         if numbers.ndim != 2 or numbers.shape[1] != self.n_features_in_:
@@ -182,12 +186,12 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             )
 
     @property
-    def _gaze(self) -> tuple[Examples, Kernel, Width]:
+    def _fitted(self) -> tuple[TrainingData, Kernel, Width]:
         return self.examples_, self.kernel_, self.width_
 
     def _answer(self, query: Keys, policy: str) -> Array:
         """The fitted values (n, k), by `policy` where no example is in sight."""
-        fitted = local.fit(*self._gaze, query, int(self.degree))
+        fitted = local.fit(*self._fitted, query, int(self.degree))
         filled = self._fill(
             policy, fitted.answer, fitted.log_total, query, self.examples_.target,
             self.examples_.mean,
@@ -202,11 +206,11 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         if endless and nothing.any():
             # So many bandwidths away that squares overflow: the nearest example still counts.
             far = nothing & ~np.isnan(query.number).any(axis=1)
-            answer = empty.fill(
+            answer = fallback.fill(
                 "nearest", answer, far, self.examples_, self.width_, query, values, prior
             )
             nothing &= ~far
-        return empty.fill(
+        return fallback.fill(
             policy, answer, nothing, self.examples_, self.width_, query, values, prior
         )
 
@@ -221,7 +225,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         """How many examples each answer rests on, 1 / Σ α²; 0 where none is in sight."""
         query = self._keys(X)
         found = np.empty(len(query))
-        for batch, weights, _ in rows.weights(*self._gaze, query):
+        for batch, weights, _ in weight_batches.weights(*self._fitted, query):
             squares = (weights**2).sum(axis=1)
             found[batch] = np.divide(1, squares, where=squares > 0, out=np.zeros_like(squares))
         return found
@@ -237,13 +241,13 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"top must be a whole number of at least 1; got {top!r}")
         if top is None:
             whole = np.zeros((len(query), self.row_count_))
-            for batch, weights, _ in rows.weights(*self._gaze, query):
+            for batch, weights, _ in weight_batches.weights(*self._fitted, query):
                 whole[batch, self.rows_] = weights
             return whole
         found = np.zeros((len(query), int(top)), dtype=WEIGHT)
         found["index"] = -1
         kept = min(int(top), len(self.rows_))
-        for batch, weights, _ in rows.weights(*self._gaze, query):
+        for batch, weights, _ in weight_batches.weights(*self._fitted, query):
             order = np.argsort(-weights, axis=1, kind="stable")[:, :kept]
             heaviest = np.take_along_axis(weights, order, axis=1)
             found["weight"][batch, :kept] = heaviest
@@ -251,5 +255,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         return found
 
 
-def _finished(policy: str, prior: Array, finish: Callable[[Array], Any], told: lazy.Told) -> Any:
-    return finish(lazy.filled(policy, prior, told))
+def _finished(
+    policy: str, prior: Array, finish: Callable[[Array], Any], told: distributed.PartialMean
+) -> Any:
+    return finish(distributed.filled(policy, prior, told))

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from qkv.extras import need
+from qkv.optional_dependencies import require
 
 ROWS = 2**16
 
 
 def batches(source: Any, columns: list[str] | None) -> Iterator[Any]:
     """The rows of a Parquet file or folder, or of anything that speaks Arrow, in batches."""
-    arrow = need("pyarrow", "table")
+    arrow = require("pyarrow", "table")
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if not path.exists():
             raise ValueError(f"there is no file {str(path)!r}")
-        dataset = need("pyarrow.dataset", "table").dataset(path, format="parquet")
+        dataset = require("pyarrow.dataset", "table").dataset(path, format="parquet")
         _check(dataset.schema.names, columns)
         yield from dataset.to_batches(batch_size=ROWS)
         return
@@ -49,12 +49,12 @@ def _check(names: list[str], columns: list[str] | None) -> None:
 
 def as_table(batch: Any) -> Any:
     """A batch as a table, whose column names scikit-learn knows to ask for."""
-    return need("pyarrow", "table").Table.from_batches([batch])
+    return require("pyarrow", "table").Table.from_batches([batch])
 
 
 def beside(batch: Any, answers: dict[str, np.ndarray]) -> Any:
     """The rows of a batch and what was found of them, under names that are free."""
-    arrow = need("pyarrow", "table")
+    arrow = require("pyarrow", "table")
     names, arrays = list(batch.schema.names), list(batch.columns)
     for name, found in answers.items():
         while name in names:

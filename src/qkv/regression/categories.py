@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qkv.regression.examples import Array, Codes
+from qkv.regression.training_data import Array, Codes
 
 UNSEEN, MISSING = -1, -2  # codes beside the places of known categories
 

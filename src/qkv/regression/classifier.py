@@ -11,11 +11,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from qkv.extras import need
-from qkv.regression import lazy
+from qkv.optional_dependencies import require
+from qkv.regression import distributed
 from qkv.regression.base import NadarayaWatson
-from qkv.regression.examples import Array
 from qkv.regression.kernels import KernelLike
+from qkv.regression.training_data import Array
 
 
 class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore[misc]
@@ -59,15 +59,15 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
             raise ValueError(
                 "NadarayaWatsonClassifier requires y to be passed, but the target y is None"
             )
-        if lazy.is_lazy(X):
-            names = lazy.as_lazy_array(y, "y")
-            self.classes_ = np.asarray(need("dask.array", "cluster").unique(names).compute())
+        if distributed.is_lazy(X):
+            names = distributed.as_lazy_array(y, "y")
+            self.classes_ = np.asarray(require("dask.array", "cluster").unique(names).compute())
             return self._see_lazy(X, names, sample_weight, self.classes_)
         check_classification_targets(y)
         names = column_or_1d(y, warn=True)
         check_consistent_length(X, names)
         self.classes_, place = np.unique(names, return_inverse=True)
-        return self._see(X, np.eye(len(self.classes_))[place], sample_weight)
+        return self._fit_rows(X, np.eye(len(self.classes_))[place], sample_weight)
 
     def predict_proba(self, X: Any) -> Array:  # noqa: N803
         """The probability of each class in `classes_`, (n, classes)."""

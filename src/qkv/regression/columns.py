@@ -10,8 +10,8 @@ import numpy.typing as npt
 from sklearn.utils.validation import check_array, validate_data
 
 from qkv.regression.categories import MISSING, UNSEEN, Category
-from qkv.regression.examples import Array, Codes, Keys
 from qkv.regression.table_columns import as_times, column, is_table, missing, width
+from qkv.regression.training_data import Array, Codes, Keys
 
 Values = npt.NDArray[Any]
 

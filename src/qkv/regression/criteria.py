@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from qkv.regression.examples import Array, Examples
 from qkv.regression.local import Others
+from qkv.regression.training_data import Array, TrainingData
 from qkv.staircase import Staircase
 
 
-def loo(examples: Examples, others: Others) -> float:
+def loo(examples: TrainingData, others: Others) -> float:
     """The mean squared error of predicting each example from all others."""
     return _mean_square(examples, residuals(examples, others))
 
 
-def gcv(examples: Examples, others: Others) -> float:
+def gcv(examples: TrainingData, others: Others) -> float:
     """The mean squared residual over (1 − tr L / n)²."""
     return float(_gcv(*_fitted(examples, others), examples.copies.sum()))
 
 
-def aicc(examples: Examples, others: Others) -> float:
+def aicc(examples: TrainingData, others: Others) -> float:
     """log σ² + (1 + tr L / n) / (1 − (tr L + 2) / n), after Hurvich, Simonoff and Tsai."""
     return float(_aicc(*_fitted(examples, others), examples.copies.sum()))
 
@@ -52,19 +52,23 @@ def _aicc(square: Any, trace: Any, n: float) -> Any:
     return np.where(known, np.log(np.maximum(square, 1e-300)) + bound, np.inf)
 
 
-CRITERIA: dict[str, Callable[[Examples, Others], float]] = {"loo": loo, "aicc": aicc, "gcv": gcv}
+CRITERIA: dict[str, Callable[[TrainingData, Others], float]] = {
+    "loo": loo,
+    "aicc": aicc,
+    "gcv": gcv,
+}
 
 
-def residuals(examples: Examples, others: Others) -> Array:
+def residuals(examples: TrainingData, others: Others) -> Array:
     """What each example differs by from what the others say of it, (m, k)."""
     return examples.target - others.answer
 
 
-def _mean_square(examples: Examples, residual: Array) -> float:
+def _mean_square(examples: TrainingData, residual: Array) -> float:
     return float(np.average(residual**2, axis=0, weights=examples.weight).mean())
 
 
-def _fitted(examples: Examples, others: Others) -> tuple[float, float]:
+def _fitted(examples: TrainingData, others: Others) -> tuple[float, float]:
     """The mean squared residual of the fit itself, and the trace of the smoother."""
     # y − ŷ = (1 − L)(y − ŷ₋), so the fit need not be computed a second time.
     left = residuals(examples, others) * (1 - others.leverage[:, None])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -10,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.regression.examples import Array
+from qkv.regression.training_data import Array
 from qkv.similarity import NAMED, Kernel, OfDistance, Similarity
-from qkv.similarity.positive import Positive
 
 KernelLike: TypeAlias = str | Kernel | Callable[[Tensor], Tensor]
 
@@ -40,9 +38,7 @@ def at(kernel: Kernel, bandwidth: Array) -> Kernel:
     """The same kernel at another bandwidth, one number for each dimension."""
     if bandwidth.size == 0:  # nothing to measure a distance by
         return kernel
-    made = copy.copy(kernel)
-    made._modules = {**kernel._modules, "bandwidth": Positive("bandwidth", bandwidth.tolist())}
-    return made
+    return kernel.with_bandwidth(bandwidth.tolist())
 
 
 def height(kernel: Kernel) -> float:

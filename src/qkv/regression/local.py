@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from qkv.regression.examples import Array, Examples, Keys, Places, Width
 from qkv.regression.moments import Frame, Moments, one_by_one
-from qkv.regression.pool import Everyone, pool
+from qkv.regression.pool import LeaveOneOutPool, pool
+from qkv.regression.training_data import Array, Keys, Places, TrainingData, Width
 from qkv.similarity import Kernel
 
 _FLAT = 1e-9  # a spread of keys, relative to the bandwidth squared, that gives no slope
@@ -35,7 +35,7 @@ class Others(NamedTuple):
     leverage: Array  # (m,): the example's share in its own fitted value
 
 
-def fit(examples: Examples, kernel: Kernel, width: Width, query: Keys, degree: int) -> Fit:
+def fit(examples: TrainingData, kernel: Kernel, width: Width, query: Keys, degree: int) -> Fit:
     """The fitted values at the queries."""
     if degree == 0 or examples.keys.number.shape[1] == 0:
         said = pool(examples, kernel, width, query, examples.target)
@@ -58,14 +58,14 @@ def fit(examples: Examples, kernel: Kernel, width: Width, query: Keys, degree: i
 class LeaveOneOut:
     """What the fit without each example says of it, at any number of widths, each in one pass."""
 
-    def __init__(self, examples: Examples, kernel: Kernel, degree: int) -> None:
+    def __init__(self, examples: TrainingData, kernel: Kernel, degree: int) -> None:
         self.examples, self.kernel = examples, kernel
         self.frame: Frame | None = None
         columns = examples.target
         if degree == 1 and examples.keys.number.shape[1] > 0:
             self.frame = Frame(examples, kernel)
             columns = self.frame.columns
-        self.everyone = Everyone(examples, kernel, columns)
+        self.everyone = LeaveOneOutPool(examples, kernel, columns)
         self.prior = _means_of_others(examples)
 
     def at(self, width: Width) -> Others:
@@ -107,7 +107,7 @@ class LeaveOneOut:
         return one_by_one(self.examples, self.kernel, width, keys, places, _is_line(self.examples))
 
 
-def _means_of_others(examples: Examples) -> Array:
+def _means_of_others(examples: TrainingData) -> Array:
     """The mean of all examples but one, for each of them."""
     copies, target = examples.copies, examples.target
     total, taken = copies.sum(), np.minimum(copies, 1.0)
@@ -117,7 +117,7 @@ def _means_of_others(examples: Examples) -> Array:
                     examples.mean)  # fmt: skip
 
 
-def _is_line(examples: Examples) -> bool:
+def _is_line(examples: TrainingData) -> bool:
     return (examples.keys.number.shape[1], examples.keys.code.shape[1]) == (1, 0)
 
 

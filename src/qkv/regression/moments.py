@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from qkv.jit.kernels import UnavailableError, warn_once
-from qkv.operators.sorted.line import Line, Said
 from qkv.operators.sorted.polynomial import COEFFICIENTS
-from qkv.regression import rows, windows
-from qkv.regression.examples import Array, Examples, Keys, Places, Width
+from qkv.operators.sorted.sorted_keys import SortedKeys, WeightedMean
+from qkv.regression import weight_batches, windows
 from qkv.regression.kernels import at
+from qkv.regression.training_data import Array, Keys, Places, TrainingData, Width
 from qkv.similarity import CompactKernel, Kernel
 from qkv.similarity.base import SortedForm
 
@@ -42,7 +42,7 @@ class Moments(NamedTuple):
 class Frame:
     """Columns whose means under any weights give the moments."""
 
-    def __init__(self, examples: Examples, kernel: Kernel) -> None:
+    def __init__(self, examples: TrainingData, kernel: Kernel) -> None:
         key, target = examples.keys.number, examples.target
         self.examples, self.kernel = examples, kernel
         self.centre, self.middle = key.mean(axis=0), target.mean(axis=0)
@@ -51,7 +51,7 @@ class Frame:
         z, y = (key - self.centre) / self.unit, target - self.middle
         self.columns = np.hstack([y, z, _outer(z, z), _outer(z, y)])
 
-    def moments(self, said: Said, query: Array, width: Width) -> Moments:
+    def moments(self, said: WeightedMean, query: Array, width: Width) -> Moments:
         """From what was said to the queries (n, d)."""
         d, k = self.examples.keys.number.shape[1], self.examples.target.shape[1]
         mean_y, mean_z, zz, zy = np.split(said.answer, np.cumsum([k, d, d * d]), axis=1)
@@ -74,7 +74,12 @@ class Frame:
 
 
 def one_by_one(
-    examples: Examples, kernel: Kernel, width: Width, query: Keys, own: Places | None, line: bool
+    examples: TrainingData,
+    kernel: Kernel,
+    width: Width,
+    query: Keys,
+    own: Places | None,
+    line: bool,
 ) -> Moments:
     """Moments about each query, keeping all digits; `own` is left out of what each looks at.
 
@@ -92,8 +97,10 @@ def one_by_one(
     return _by_rows(examples, kernel, width, query, own)
 
 
-def _by_windows(examples: Examples, form: SortedForm, query: Keys, own: Places | None) -> Moments:
-    line = Line(examples.keys.number[:, 0], examples.target, examples.weight)
+def _by_windows(
+    examples: TrainingData, form: SortedForm, query: Keys, own: Places | None
+) -> Moments:
+    line = SortedKeys(examples.keys.number[:, 0], examples.target, examples.weight)
     n, k = len(query), examples.target.shape[1]
     itself = np.full(n, -1) if own is None else own
     found = windows.Moments(np.zeros(n), np.zeros(n), np.zeros((n, k)), np.zeros((n, k)),
@@ -119,11 +126,11 @@ def _by_windows(examples: Examples, form: SortedForm, query: Keys, own: Places |
 
 
 def _by_rows(
-    examples: Examples, kernel: Kernel, width: Width, query: Keys, own: Places | None
+    examples: TrainingData, kernel: Kernel, width: Width, query: Keys, own: Places | None
 ) -> Moments:
     key, target = examples.keys.number, examples.target
     parts = []
-    for batch, weights, log_total in rows.weights(
+    for batch, weights, log_total in weight_batches.weights(
         examples, kernel, width, query, own, leave_out=own is not None
     ):
         step = (key[None] - query.number[batch, None]) / width.bandwidth  # (rows, m, d)

@@ -11,15 +11,16 @@ import numpy.typing as npt
 import torch
 
 from qkv.jit.kernels import UnavailableError, warn_once
-from qkv.operators.sorted.line import Line, Said
+from qkv.operators.sorted.sorted_keys import SortedKeys, WeightedMean
 from qkv.partial import Partial
 from qkv.pooling import attend_partial
-from qkv.regression import rows, tree
+from qkv.regression import kd_tree, weight_batches
+from qkv.regression.adaptive_bandwidth import with_widths
 from qkv.regression.categories import log_factor, log_own
-from qkv.regression.examples import Array, Codes, Examples, Keys, Places, Width
 from qkv.regression.kernels import at, height
-from qkv.regression.nearest import Adaptive, with_widths
+from qkv.regression.training_data import Array, Codes, Keys, Places, TrainingData, Width
 from qkv.similarity import Kernel
+from qkv.similarity.adaptive import Adaptive
 from qkv.similarity.base import SortedForm
 
 #: Where others weigh less than this beside the key itself, a difference would have lost digits.
@@ -31,13 +32,13 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 def pool(
-    examples: Examples,
+    examples: TrainingData,
     kernel: Kernel,
     width: Width,
     query: Keys,
     columns: Array,
     own: Places | None = None,
-) -> Said:
+) -> WeightedMean:
     """The weighted mean of `columns` (m, c) for each query, and the log of its total weight.
 
     `own` says which example each query is itself, if it is one. Rows of one combination of
@@ -66,13 +67,13 @@ def pool(
         else:
             answer[members], log_total[members] = part.answer.numpy(), part.log_total.numpy()
     if weight is None:
-        return Said(answer, log_total)
+        return WeightedMean(answer, log_total)
     some = answer[:, 0] > 0
     mean = np.divide(
         answer[:, 1:], answer[:, :1], where=some[:, None], out=np.zeros_like(answer[:, 1:])
     )
     with np.errstate(divide="ignore"):
-        return Said(mean, log_total + np.log(np.maximum(answer[:, 0], 0)))
+        return WeightedMean(mean, log_total + np.log(np.maximum(answer[:, 0], 0)))
 
 
 class _Kind(NamedTuple):
@@ -84,7 +85,7 @@ class _Kind(NamedTuple):
 
 
 def _merged(
-    examples: Examples,
+    examples: TrainingData,
     kernel: Kernel,
     width: Width,
     kinds: list[_Kind],
@@ -118,12 +119,14 @@ def _merged(
     return merged
 
 
-def _by_rows(examples: Examples, kernel: Kernel, width: Width, query: Keys, columns: Array) -> Said:
+def _by_rows(
+    examples: TrainingData, kernel: Kernel, width: Width, query: Keys, columns: Array
+) -> WeightedMean:
     """Where almost every row misses something else: by the weights themselves."""
     answer, log_total = np.empty((len(query), columns.shape[1])), np.empty(len(query))
-    for batch, weights, totals in rows.weights(examples, kernel, width, query):
+    for batch, weights, totals in weight_batches.weights(examples, kernel, width, query):
         answer[batch], log_total[batch] = weights @ columns, totals
-    return Said(answer, log_total)
+    return WeightedMean(answer, log_total)
 
 
 def _patterns(number: Array) -> Iterator[tuple[Mask, Any]]:
@@ -154,8 +157,8 @@ def _partial(similarity: Kernel, tokens: torch.Tensor, key: Array, value: Array)
         n = len(tokens)
         mean = torch.from_numpy(value.mean(axis=0)).expand(n, -1)
         return Partial(mean, torch.full((n,), math.log(len(key)), dtype=torch.float64))
-    if tree.near_pairs_are_few(similarity, tokens.numpy(), key):
-        said = tree.pool(similarity, tokens.numpy(), key, value)
+    if kd_tree.near_pairs_are_few(similarity, tokens.numpy(), key):
+        said = kd_tree.pool(similarity, tokens.numpy(), key, value)
         return Partial(torch.from_numpy(said.answer), torch.from_numpy(said.log_total))
     with torch.no_grad():
         return attend_partial(
@@ -163,25 +166,27 @@ def _partial(similarity: Kernel, tokens: torch.Tensor, key: Array, value: Array)
         )
 
 
-class Everyone:
+class LeaveOneOutPool:
     """The examples, each to be told what the others say, at any number of widths.
 
     Leave-one-out in one pass: with N = Σ K y and D = Σ K over all keys, those but one say
     (N − K(0)y) / (D − K(0)). A weight counts copies of a row; of several, one is left out.
     """
 
-    def __init__(self, examples: Examples, kernel: Kernel, columns: Array) -> None:
+    def __init__(self, examples: TrainingData, kernel: Kernel, columns: Array) -> None:
         self.examples, self.kernel, self.columns = examples, kernel, columns
         self.own = height(kernel) * np.minimum(examples.copies, 1.0)
         keys = examples.keys
-        self.line: Line | None = None
+        self.line: SortedKeys | None = None
         if keys.number.shape[1] == 1 and not keys.code.shape[1]:
             unit = at(kernel, np.ones(1)).as_sorted(torch.from_numpy(keys.number))
             if isinstance(unit, SortedForm):
                 self.unit = unit
-                self.line = Line(np.ascontiguousarray(keys.number[:, 0]), columns, examples.weight)
+                self.line = SortedKeys(
+                    np.ascontiguousarray(keys.number[:, 0]), columns, examples.weight
+                )
 
-    def without_itself(self, width: Width) -> tuple[Said, Array]:
+    def without_itself(self, width: Width) -> tuple[WeightedMean, Array]:
         """What the others say to each example, and its share of the weight if it could speak."""
         if self.line is None or width.neighbors is not None:
             return self._by_difference(width)
@@ -203,7 +208,7 @@ class Everyone:
         code, categories = self.examples.keys.code, self.examples.categories
         return np.asarray(self.own * np.exp(log_own(code, categories, width.smoothing)))
 
-    def _by_difference(self, width: Width) -> tuple[Said, Array]:
+    def _by_difference(self, width: Width) -> tuple[WeightedMean, Array]:
         examples, kernel, columns = self.examples, self.kernel, self.columns
         keys = examples.keys
         everyone = pool(examples, kernel, width, keys, columns, own=np.arange(len(keys)))
@@ -216,8 +221,8 @@ class Everyone:
         answer = (everyone.answer - share[:, None] * columns) / safe
         log_total = everyone.log_total + np.log(safe[:, 0])
         places = np.flatnonzero(alone)
-        for batch, weights, totals in rows.weights(
+        for batch, weights, totals in weight_batches.weights(
             examples, kernel, width, keys.take(places), own=places, leave_out=True
         ):
             answer[places[batch]], log_total[places[batch]] = weights @ columns, totals
-        return Said(answer, log_total), share
+        return WeightedMean(answer, log_total), share

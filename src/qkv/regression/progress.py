@@ -11,7 +11,7 @@ from rich.console import Console
 PATIENCE = 1.0
 
 
-class Progress:
+class SearchProgress:
     """Hears of each candidate; speaks only where `verbose`, and only if it takes long."""
 
     def __init__(self, verbose: bool) -> None:
@@ -20,7 +20,7 @@ class Progress:
         self.tried, self.expected = 0, 0
         self.bar: progress.Progress | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> SearchProgress:
         return self
 
     def expect(self, candidates: int) -> None:

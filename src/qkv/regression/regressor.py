@@ -11,13 +11,13 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted
 
-from qkv.bandwidth import Undecided
-from qkv.extras import need
-from qkv.regression import batches, lazy, local, rows, uncertainty
+from qkv.bandwidth import BandwidthWarning
+from qkv.optional_dependencies import require
+from qkv.regression import batches, distributed, local, uncertainty, weight_batches
 from qkv.regression.base import NadarayaWatson
 from qkv.regression.criteria import residuals
-from qkv.regression.examples import Array, Keys
 from qkv.regression.kernels import KernelLike
+from qkv.regression.training_data import Array, Keys
 
 
 class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[misc]
@@ -92,13 +92,13 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Keep the rows of X (n, d) with their targets y (n,) or (n, k); search the bandwidth."""
-        if lazy.is_lazy(X):
+        if distributed.is_lazy(X):
             self._one_output = getattr(y, "ndim", 1) == 1
             return self._see_lazy(X, y, sample_weight)
         target = _targets(self, y)
         check_consistent_length(X, target)
         self._one_output = target.ndim == 1
-        return self._see(X, target.reshape(len(target), -1), sample_weight)
+        return self._fit_rows(X, target.reshape(len(target), -1), sample_weight)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
         """The answers, (n,) or (n, k).
@@ -114,8 +114,8 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
             return answer
         if self._cannot_tell("the standard deviation"):
             return answer, np.full_like(answer, np.nan)
-        noise = uncertainty.learn(*self._gaze, int(self.degree))
-        return answer, self._shaped(noise.at(*self._gaze, query))
+        noise = uncertainty.learn(*self._fitted, int(self.degree))
+        return answer, self._shaped(noise.at(*self._fitted, query))
 
     def predict_batches(self, source: Any, level: float | None = None) -> Iterator[Any]:
         """The rows of `source` with their answers, as Arrow record batches, one after the other.
@@ -147,8 +147,8 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
                 "plot draws the answers of one column of numbers; this model has "
                 f"{self.n_features_in_} columns and {self.examples_.target.shape[1]} outputs"
             )
-        need("matplotlib", "plot")
-        from qkv.plot import band
+        require("matplotlib", "plot")
+        from qkv.visualization.plot import band
 
         key = self.examples_.keys.number[:, 0]
         curve = Keys(np.linspace(key.min(), key.max(), points)[:, None],
@@ -178,11 +178,11 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         if self._cannot_tell("the interval"):
             k = self.examples_.target.shape[1]
             return lambda query: self._shaped(np.full((len(query), 2, k), np.nan))
-        noise = uncertainty.learn(*self._gaze, int(self.degree))
-        relative = uncertainty.relative_bounds(noise, *self._gaze, level)  # (2, k)
+        noise = uncertainty.learn(*self._fitted, int(self.degree))
+        relative = uncertainty.relative_bounds(noise, *self._fitted, level)  # (2, k)
 
         def of(query: Keys) -> Array:
-            answer, unit = self._answer(query, self.empty), noise.at(*self._gaze, query)
+            answer, unit = self._answer(query, self.empty), noise.at(*self._fitted, query)
             return self._shaped(answer[:, None] + relative * unit[:, None])
 
         return of
@@ -198,7 +198,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         query = self._keys(X)
         target = self.examples_.target
         found, totals = np.empty((len(query), wanted.size, target.shape[1])), np.empty(len(query))
-        for batch, weights, totals[batch] in rows.weights(*self._gaze, query):
+        for batch, weights, totals[batch] in weight_batches.weights(*self._fitted, query):
             found[batch] = _quantiles(weights, target, wanted)
         copies = self.examples_.copies[None]
         alone = np.repeat(target[:, None], wanted.size, axis=1)
@@ -229,7 +229,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
             warnings.warn(
                 f"one row of data cannot tell {what}: there is no other to hold it against; "
                 "the answer is NaN",
-                Undecided,
+                BandwidthWarning,
                 stacklevel=3,
             )
         return one

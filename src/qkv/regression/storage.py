@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from qkv.disk import replacing
-from qkv.extras import need
+from qkv.atomic_write import replacing
+from qkv.optional_dependencies import require
+from qkv.regression.adaptive_bandwidth import Nearest
 from qkv.regression.columns import Columns, Names, Number
-from qkv.regression.examples import Examples, Keys, Width
 from qkv.regression.kernels import NAMES, as_kernel
-from qkv.regression.nearest import Nearest
+from qkv.regression.training_data import Keys, TrainingData, Width
 from qkv.similarity import NAMED
 
 FORMAT, VERSION = "qkv.regression", 1
@@ -45,7 +45,7 @@ CLASSES = {"b": bool, "i": np.int64, "u": np.uint64, "f": np.float64, "U": str, 
 
 def save(model: Any, path: Path) -> None:
     """Write a fitted model to `path`, whole or not at all."""
-    numpy = need("safetensors.numpy", "regress")
+    numpy = require("safetensors.numpy", "regress")
     examples = model.examples_
     kept = np.zeros(model.row_count_, dtype=np.uint8)
     kept[model.rows_] = 1
@@ -85,7 +85,7 @@ def save(model: Any, path: Path) -> None:
 
 def load(kind: type, path: Path) -> Any:
     """The model of this kind that was saved to `path`."""
-    safetensors = need("safetensors", "regress")
+    safetensors = require("safetensors", "regress")
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}")
     try:
@@ -112,7 +112,7 @@ def _restored(
     numbers = [Number(*column) for column in facts["numbers"]]
     names = [Names(*column) for column in facts["names"]]
     model.columns_ = Columns(numbers, names)
-    model.examples_ = Examples.seen(
+    model.examples_ = TrainingData.seen(
         Keys(arrays["number"], arrays["code"]),
         arrays["target"],
         arrays.get("weight"),

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qkv.operators.sorted.line import Said
+from qkv.operators.sorted.sorted_keys import WeightedMean
 from qkv.regression.criteria import residuals
-from qkv.regression.examples import Array, Examples, Keys, Width
 from qkv.regression.kernels import height
 from qkv.regression.local import LeaveOneOut
-from qkv.regression.pool import Everyone, pool
+from qkv.regression.pool import LeaveOneOutPool, pool
+from qkv.regression.training_data import Array, Keys, TrainingData, Width
 from qkv.similarity import Kernel
 
 
@@ -29,16 +29,16 @@ class Noise(NamedTuple):
     residual: Array  # (m, k), leave-one-out
     overall: Array  # (k,): their mean square
 
-    def at(self, examples: Examples, kernel: Kernel, width: Width, query: Keys) -> Array:
+    def at(self, examples: TrainingData, kernel: Kernel, width: Width, query: Keys) -> Array:
         """The standard deviation of an observation at each query, (n, k)."""
         return self._shrunk(pool(examples, kernel, width, query, self.residual**2), kernel)
 
-    def at_others(self, examples: Examples, kernel: Kernel, width: Width) -> Array:
+    def at_others(self, examples: TrainingData, kernel: Kernel, width: Width) -> Array:
         """The same at each example, by the residuals of the others, (m, k)."""
-        said, _ = Everyone(examples, kernel, self.residual**2).without_itself(width)
+        said, _ = LeaveOneOutPool(examples, kernel, self.residual**2).without_itself(width)
         return self._shrunk(said, kernel)
 
-    def _shrunk(self, said: Said, kernel: Kernel) -> Array:
+    def _shrunk(self, said: WeightedMean, kernel: Kernel) -> Array:
         # A few neighbours may agree by chance: the overall noise counts as one more of them.
         with np.errstate(over="ignore"):
             count = np.minimum(np.exp(said.log_total) / height(kernel), 1e9)[:, None]
@@ -46,13 +46,13 @@ class Noise(NamedTuple):
         return np.asarray(np.sqrt(mean))
 
 
-def learn(examples: Examples, kernel: Kernel, width: Width, degree: int) -> Noise:
+def learn(examples: TrainingData, kernel: Kernel, width: Width, degree: int) -> Noise:
     residual = residuals(examples, LeaveOneOut(examples, kernel, degree).at(width))
     return Noise(residual, np.average(residual**2, axis=0, weights=examples.weight))
 
 
 def relative_bounds(
-    noise: Noise, examples: Examples, kernel: Kernel, width: Width, level: float
+    noise: Noise, examples: TrainingData, kernel: Kernel, width: Width, level: float
 ) -> Array:
     """How many times the noise an interval reaches below and above its answer, (2, k)."""
     unit = noise.at_others(examples, kernel, width)

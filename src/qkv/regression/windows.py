@@ -15,7 +15,7 @@ import numpy as np
 from qkv.jit import device_in_order, kernel_in_order
 from qkv.jit.builtins import exp
 from qkv.jit.signature import Double1, Double2, Int1
-from qkv.operators.sorted.operands import SortedKeys, count_below, count_up_to
+from qkv.operators.sorted.operands import KeyArrays, count_below, count_up_to
 
 GAUSSIAN, LAPLACIAN, POLYNOMIAL = 0, 1, 2
 
@@ -41,7 +41,7 @@ class Moments(NamedTuple):
 
 @kernel_in_order
 def window_moments(
-    start: int, stop: int, query: Double1, itself: Int1, keys: SortedKeys, shape: Shape,
+    start: int, stop: int, query: Double1, itself: Int1, keys: KeyArrays, shape: Shape,
     moments: Moments,
 ) -> None:  # fmt: skip
     """For queries in any order; where `itself` ≥ 0, one leaves out a copy of that key."""

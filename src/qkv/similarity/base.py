@@ -12,6 +12,7 @@ that underflows far from the data still has a nearest key.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from qkv.formula.forms import form as traced_form
 from qkv.formula.forms import was_traced
-from qkv.looking import is_eager
+from qkv.tracing import is_eager
 
 #: Types in which a sum over many keys would lose too much; they are computed in float32.
 HALF = (torch.float16, torch.bfloat16)
@@ -306,6 +307,19 @@ class FromCallable(Similarity):
         return getattr(self.function, "__name__", "")
 
 
+def compares_pairs(function: Callable[..., Tensor]) -> bool:
+    """Whether a callable takes queries and keys, not a distance alone."""
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except ValueError:  # some functions of torch do not tell
+        return False
+    required = [each for each in parameters if each.default is each.empty]
+    return len(required) == 2 and all(
+        each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in required
+    )
+
+
 def derived_form(
     formula: Callable[[Tensor, Tensor], Tensor],
     owner: object,
@@ -325,6 +339,15 @@ def derived_form(
 def widen(tensor: Tensor) -> Tensor:
     """Half precision to float32; everything else unchanged."""
     return tensor.float() if tensor.dtype in HALF else tensor
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right; where heads (axis −3) share the right side, torch would copy it for each."""
+    if left.ndim < 3 or right.ndim < 4 or right.shape[-3] != 1 or left.shape[-3] == 1:
+        return left @ right
+    rows = left.flatten(-3, -2) @ right.squeeze(-3)
+    found: Tensor = rows.unflatten(-2, left.shape[-3:-1])
+    return found
 
 
 def log_or_never(scores: Tensor) -> Tensor:

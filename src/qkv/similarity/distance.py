@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qkv.formula.traced import Traced
-from qkv.looking import is_eager
+from qkv.tracing import is_eager
 
 #: The gradient of a squared distance is a difference of two products, of tokens seen from the
 #: keys' mean. Up to so many units around it that loses no more than the softmax has lost before.

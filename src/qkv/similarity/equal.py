@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qkv.looking import is_eager, is_finite
 from qkv.similarity.base import Similarity, steps
+from qkv.tracing import is_eager, is_finite
 
 
 class Equal(Similarity):

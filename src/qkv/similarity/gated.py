@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor, nn
 
-from qkv.looking import is_eager
 from qkv.similarity.base import FusedForm, PreparedSize, Similarity, widen
 from qkv.similarity.dot import Dot, check_sizes
+from qkv.tracing import is_eager
 
 
 def gated(query: Tensor, key: Tensor, base: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

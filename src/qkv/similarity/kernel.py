@@ -6,13 +6,14 @@ number or one for each key dimension.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from qkv.formula.forms import was_traced
-from qkv.looking import is_eager, may_look
 from qkv.similarity.base import (
     DotForm,
     FusedForm,
@@ -24,7 +25,8 @@ from qkv.similarity.base import (
     widen,
 )
 from qkv.similarity.distance import root, squared_distance
-from qkv.similarity.positive import Positive
+from qkv.similarity.positive_parameter import Positive
+from qkv.tracing import can_read_values, is_eager
 
 #: A squared distance written as a dot product loses eps · (spread / bandwidth)² of each score.
 #: Up to this spread (in squared bandwidths) that is no more than the direct formula loses.
@@ -85,6 +87,16 @@ class Kernel(Similarity):
         """The logarithm of the kernel as a function of u²; -inf where it is 0."""
         return log_or_never(self.profile(squared))
 
+    def with_bandwidth(self, bandwidth: float | Sequence[float]) -> Self:
+        """The same kernel at another bandwidth, which is not learned."""
+        made = copy.copy(self)
+        made._modules = {**self._modules, "bandwidth": Positive("bandwidth", bandwidth)}
+        return made
+
+    def at_distance(self, distance: Tensor) -> Tensor:
+        """The kernel as a function of u, for those who have it at hand."""
+        return self.profile(distance.square())
+
     def signature(self) -> Hashable | None:
         known = super().signature()
         return None if known is None else (known, self.bandwidth.size)
@@ -94,7 +106,7 @@ class Kernel(Similarity):
         bandwidth = self.bandwidth(key)
         if isinstance(bandwidth, float):
             return SortedForm(kernel, bandwidth)
-        if not may_look(bandwidth):
+        if not can_read_values(bandwidth):
             return "a bandwidth that cannot be looked at cannot be divided by"
         return SortedForm(kernel, float(bandwidth.detach().flatten()[0]))
 
@@ -277,7 +289,9 @@ class OfDistance(Kernel):
         self.function = function
 
     def profile(self, squared: Tensor) -> Tensor:
-        distance = root(squared)
+        return self.at_distance(root(squared))
+
+    def at_distance(self, distance: Tensor) -> Tensor:
         found = self.function(distance)
         if not isinstance(found, Tensor) or found.shape != distance.shape:
             came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -318,7 +332,7 @@ def _distance_as_dot(
     query: Tensor, key: Tensor, factor: float, bandwidth: float | Tensor = 1.0
 ) -> DotForm | str:
     """−factor·‖q − k‖² as 2·factor·qᵀk − factor·‖k‖² − factor·‖q‖², both centred first."""
-    if not may_look(query, key):
+    if not can_read_values(query, key):
         return "whether a distance may be written as a dot product depends on the keys' spread"
     if key.shape[-2] == 0 or query.numel() == 0:
         return "there is nothing to compare"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qkv.extras import need
+from qkv.optional_dependencies import require
 
-need("pyarrow", "table")
+require("pyarrow", "table")
 
 from qkv.table.answer import Answer as Answer  # noqa: E402
 from qkv.table.answers import ColumnAnswers as ColumnAnswers  # noqa: E402

@@ -18,7 +18,7 @@ from qkv.table.plan import TablePlan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from qkv.table.picture import Picture
+    from qkv.table.plot_data import PlotData
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Answer:
     effective_rows: float
     rows: list[dict[str, Any]]  # those that weighed most: `weight`, and all their columns
     plan: TablePlan
-    _picture: Callable[[], Picture] = field(repr=False, compare=False)
+    _picture: Callable[[], PlotData] = field(repr=False, compare=False)
 
     @property
     def found(self) -> bool:
@@ -99,7 +99,7 @@ class Answer:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The weights over the keys, with the answer marked; saved where a path is given."""
-        from qkv.plot import save, soft_lookup
+        from qkv.visualization.plot import save, soft_lookup
 
         figure = soft_lookup(**self._picture()._asdict())
         if path is not None:

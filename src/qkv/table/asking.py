@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 
 from qkv.cluster.jobs import worker_count
 from qkv.table import bandwidth as bandwidths
+from qkv.table.aggregation import Progress, Reading, read
 from qkv.table.block import Question
 from qkv.table.columns import entries
 from qkv.table.groups import check_groups
 from qkv.table.parts import Job, read_parts, sample_parts
 from qkv.table.plan import TablePlan
-from qkv.table.reading import Progress, Reading, read
 from qkv.table.row_weights import DecayLike, RowWeights
-from qkv.table.similarity import (
+from qkv.table.similarity_spec import (
     BandwidthLike,
     CutoffLike,
     SimilarityLike,
-    Wanted,
+    SimilaritySpec,
     compare,
-    wanted_for,
+    similarity_specs,
 )
 from qkv.table.sources import Part, Request, Scan, Source
 from qkv.table.sources.base import Where
@@ -30,7 +30,7 @@ from qkv.table.where import Condition, WhereLike, both, condition_of
 _UNKNOWN = " (a guess: leave-one-out takes two rows or more)"
 
 
-class Terms(NamedTuple):
+class QueryOptions(NamedTuple):
     """How a question is asked; :meth:`qkv.Database.query` says what each means."""
 
     similarity: SimilarityLike = "equal"
@@ -43,7 +43,7 @@ class Terms(NamedTuple):
     top: int | None = None
 
 
-class Asked(NamedTuple):
+class PreparedQuery(NamedTuple):
     """A question, checked and ready to be put to the source."""
 
     question: Question
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     parts: list[Part] | None  # that workers read; None: this process reads everything
 
 
-class Asker:
+class QueryRunner:
     """Puts questions to a source; remembers the bandwidths that it chose for them."""
 
     def __init__(self, source: Source, key: list[str], values: list[str]) -> None:
@@ -64,7 +64,9 @@ class Asker:
         self._values = values
         self._chosen: dict[Any, tuple[dict[str, float], int]] = {}
 
-    def ask(self, queries: list[dict[str, Any]], terms: Terms, client: Any = None) -> Asked:
+    def ask(
+        self, queries: list[dict[str, Any]], terms: QueryOptions, client: Any = None
+    ) -> PreparedQuery:
         """Check the question, and begin a reading that answers it.
 
         With a Dask client its workers will read the parts of the source, where it has any.
@@ -77,7 +79,9 @@ class Asker:
         types = {name: schema.field(name).type for name in self._key}
         keys = {n: entries([one[n] for one in queries], types[n], n) for n in self._key}
         wanted = {
-            name: wanted_for(name, types[name], terms.similarity, terms.bandwidth, terms.cutoff)
+            name: similarity_specs(
+                name, types[name], terms.similarity, terms.bandwidth, terms.cutoff
+            )
             for name in self._key
         }
         chosen, rows = self._choose(wanted, condition, client)
@@ -121,9 +125,9 @@ class Asker:
         if client is not None:
             parts = self._source.parts(request)
             plan.notes.append(_shared_out(self._source, parts, client))
-        return Asked(question, groups, weights, plan, scan, request, parts)
+        return PreparedQuery(question, groups, weights, plan, scan, request, parts)
 
-    def read(self, asked: Asked, progress: Progress | None, client: Any = None) -> Reading:
+    def read(self, asked: PreparedQuery, progress: Progress | None, client: Any = None) -> Reading:
         """Weigh the rows."""
         reading: Reading
         if asked.parts:
@@ -148,7 +152,7 @@ class Asker:
         return not any(len(batch) for batch in everything)
 
     def _choose(
-        self, wanted: dict[str, Wanted], where: Where, client: Any = None
+        self, wanted: dict[str, SimilaritySpec], where: Where, client: Any = None
     ) -> tuple[dict[str, float], int]:
         """Bandwidths for the columns that lack one, and how many rows told them.
 

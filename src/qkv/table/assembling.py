@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from qkv.table.aggregation import Reading
 from qkv.table.answer import Answer
 from qkv.table.answers import ColumnAnswers, GroupAnswers
 from qkv.table.columns import Kind, kind_of
 from qkv.table.comparison import Comparison
 from qkv.table.partial import TablePartial
-from qkv.table.picture import Drawn, picture
 from qkv.table.plan import TablePlan
-from qkv.table.reading import Reading
+from qkv.table.plot_data import PlottedAnswer, picture
 from qkv.table.row_weights import RowWeights
 from qkv.table.sources import Scan
 from qkv.table.sums import Sums
@@ -96,7 +96,7 @@ class Assembly:
             effective = total**2 / float(sums.partial.squared[place])
             best = self._heaviest(column, place, total)
         label = dict(zip(self._reading.groups.by, self._reading.groups.labels[group], strict=True))
-        drawn = Drawn(self._comparisons, self._weights, number, sums.column, label)
+        drawn = PlottedAnswer(self._comparisons, self._weights, number, sums.column, label)
         draw = partial(picture, self._reading.sample.batches, drawn, one, value, std)
         return Answer(
             query=one,

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from qkv.bandwidth import Score, affordable_grid, log_error, search, span
-from qkv.operators.sorted.line import KERNELS as SORTED
-from qkv.operators.sorted.line import Line, failure
+from qkv.operators.sorted.sorted_keys import KERNELS as SORTED
+from qkv.operators.sorted.sorted_keys import SortedKeys, failure
 from qkv.staircase import lowest, staircase
+from qkv.table.aggregation import complete
 from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
 from qkv.table.comparison import COMPACT, log_kernel
-from qkv.table.reading import complete
-from qkv.table.similarity import Wanted, compare
+from qkv.table.similarity_spec import SimilaritySpec, compare
 from qkv.table.sources import Request, Source
 from qkv.table.sources.base import Where
 
@@ -73,7 +73,7 @@ def count_rows(source: Source, request: Request) -> int:
     )
 
 
-def choose(rows: pa.Table, wanted: dict[str, Wanted], value: str) -> dict[str, float]:
+def choose(rows: pa.Table, wanted: dict[str, SimilaritySpec], value: str) -> dict[str, float]:
     """Bandwidths for the columns that lack one.
 
     Leave-one-out: each row's value is foretold by all other rows. Numbers are judged by squared
@@ -104,7 +104,7 @@ def _steps(key: Array, values: pa.Array) -> tuple[float, ...]:
 
 
 def _on_a_line(
-    points: dict[str, Array], wanted: dict[str, Wanted], values: pa.Array
+    points: dict[str, Array], wanted: dict[str, SimilaritySpec], values: pa.Array
 ) -> Score | None:
     """By sums over sorted keys, if keys and values are numbers."""
     ((column, own),) = wanted.items()
@@ -113,7 +113,7 @@ def _on_a_line(
     if own.name not in SORTED or failure(own.name) is not None:
         return None
     judge = _Numbers(values)
-    line = Line(np.ascontiguousarray(points[column][:, 0]), judge.truth)
+    line = SortedKeys(np.ascontiguousarray(points[column][:, 0]), judge.truth)
 
     def score(point: Array) -> float:
         said = line.pool_others(own.name, math.exp(point[0]))
@@ -123,7 +123,7 @@ def _on_a_line(
 
 
 def _between_all(
-    rows: pa.Table, points: dict[str, Array], wanted: dict[str, Wanted], values: pa.Array
+    rows: pa.Table, points: dict[str, Array], wanted: dict[str, SimilaritySpec], values: pa.Array
 ) -> Score:
     """By the weights of all pairs of rows."""
     fixed = np.zeros((len(rows), len(rows)))

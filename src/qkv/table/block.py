@@ -14,8 +14,8 @@ from qkv.table.arrangement import Arrangement, Grouped, Sorted, bounds_of
 from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
 from qkv.table.comparison import Coded, Comparison, Distance
 from qkv.table.groups import Membership
-from qkv.table.leaders import best
 from qkv.table.partial import TablePartial
+from qkv.table.top_rows import best
 
 #: Queries from which on rows are sorted, so that each query meets only the rows near it.
 _WORTH_SORTING = 16
@@ -78,7 +78,7 @@ class Block(NamedTuple):
         return places[order] if len(order) and len(places) else order if len(order) else places
 
 
-class Found(NamedTuple):
+class BlockSums(NamedTuple):
     """What a block says of a value column; a row for each group and query, in this order."""
 
     partial: TablePartial
@@ -110,6 +110,9 @@ def block(rows: Rows, question: Question) -> Block:
         np.array(words, np.int64),
         np.array([own.code for own in coded], np.int64),
         np.array([own.inverse for own in coded]),
+        np.array([own.derived.address for own in coded], np.int64),
+        np.concatenate([np.empty(0), *(own.derived.parameter for own in coded)]),
+        np.cumsum([0, *(len(own.derived.parameter) for own in coded)]),
         np.ascontiguousarray(given),
     )
     logs = arrangement.arranged(rows.logs[None])[0] if len(rows.logs) else rows.logs
@@ -163,7 +166,7 @@ def _tasks(
     return kernels.Tasks(query, np.concatenate(parts))
 
 
-def weigh(block: Block, column: str, first: int, question: Question) -> Found:
+def weigh(block: Block, column: str, first: int, question: Question) -> BlockSums:
     """What the rows say of a value column, of which none lacks its entry.
 
     `first` is the number of the first row of the batch that was read.
@@ -185,17 +188,21 @@ def weigh(block: Block, column: str, first: int, question: Question) -> Found:
             kernels.Rows(block.key, block.logs, entry, codes, first, offsets),
             block.queries,
             block.tasks,
-            kernels.Found(found.peak, sums, found.mass, *leads),
+            kernels.Accumulators(found.peak, sums, found.mass, *leads),
             count=t,
             grain=_grain(t, question.n, len(entry)),
-            scratch=kernels.Scratch((kernels.TILE,), (kernels.TILE,), (kernels.TILE,)),
+            scratch=kernels.SCRATCH,
         )
         # Weights are the same for every component: the first has found who leads.
         leads = np.empty((t, 0)), np.empty((t, 0), np.int64)
         found.total, found.squared = sums[:, kernels.TOTAL], sums[:, kernels.SQUARED]
+    for one in question.coded:
+        one.check(found.total)
     found.mean, found.rest = every[:, :, kernels.MEAN].T, every[:, :, kernels.REST].T
     found.spread = every[:, :, kernels.SPREAD].T
-    return _folded(Found(found, lead_logs, lead_rows), len(block.arrangement.groups) * question.n)
+    return _folded(
+        BlockSums(found, lead_logs, lead_rows), len(block.arrangement.groups) * question.n
+    )
 
 
 def _grain(tasks: int, n: int, rows: int) -> int:
@@ -205,7 +212,7 @@ def _grain(tasks: int, n: int, rows: int) -> int:
     return min(_GRAIN, -(-tasks // (4 * min(torch.get_num_threads(), tasks))))
 
 
-def _folded(found: Found, rows: int) -> Found:
+def _folded(found: BlockSums, rows: int) -> BlockSums:
     """The cuts of each task put together again, two by two."""
     while len(found.partial.peak) > rows:
         cuts = len(found.partial.peak) // rows
@@ -221,7 +228,7 @@ def _folded(found: Found, rows: int) -> Found:
             merged = merged.joined(found.partial.take(rest))
             logs = np.vstack([logs, found.lead_logs[rest]])
             numbers = np.vstack([numbers, found.lead_rows[rest]])
-        found = Found(merged, logs, numbers)
+        found = BlockSums(merged, logs, numbers)
     return found
 
 
@@ -239,8 +246,10 @@ def _values(column: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray, list[o
 
 
 def _sorts(question: Question) -> bool:
-    alone = len(question.comparisons) == 1 and isinstance(question.comparisons[0], Distance)
-    return question.n >= _WORTH_SORTING and alone
+    if question.n < _WORTH_SORTING or len(question.comparisons) > 1:
+        return False
+    only = question.comparisons[0]
+    return isinstance(only, Distance) and only.has_reach
 
 
 def _line(key: np.ndarray) -> np.ndarray:

@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qkv.extras import need
-from qkv.similarity import Kernel
+from qkv.optional_dependencies import require
 from qkv.table import kernels, tile_scores
 from qkv.table.columns import (
     Kind,
@@ -30,8 +29,9 @@ from qkv.table.columns import (
     unit_of,
     vectors,
 )
-from qkv.table.where import Both, Compare, Condition, Either, OneOf
-from qkv.table.words import key_words, queries_in_ticks, query_words, unit_in_ticks
+from qkv.table.derived import NONE
+from qkv.table.where import And, Compare, Condition, OneOf, Or
+from qkv.table.wide_keys import key_words, queries_in_ticks, query_words, unit_in_ticks
 
 #: Kernels of the distance in bandwidths, by name.
 KERNELS = {
@@ -65,14 +65,23 @@ _MOST_LITERALS = 1000
 _MOST_WINDOWS = 16
 
 
-def check_serves(name: str, column: str, type: pa.DataType, kernel: Kernel | None = None) -> None:
-    """Raise TypeError unless this similarity, or kernel of someone's own, compares such entries."""
+def check_serves(name: str, column: str, type: pa.DataType) -> None:
+    """Raise TypeError unless this similarity compares such entries."""
     able = _SERVES[kind_of(type)]
-    if name not in able and not (kernel is not None and "gaussian" in able):
-        instead = f"; {' or '.join(able)} can" if able else ""
-        raise TypeError(
-            f"similarity {name!r} cannot compare key column {column!r} ({type}){instead}"
-        )
+    if name not in able:
+        raise TypeError(cannot_compare(name, column, type, able))
+
+
+def check_serves_own(name: str, column: str, type: pa.DataType, of_distance: bool) -> None:
+    """The same for similarities of someone's own: of a distance, or of any two tokens."""
+    able = _SERVES[kind_of(type)]
+    if ("gaussian" if of_distance else "euclidean") not in able:
+        raise TypeError(cannot_compare(name, column, type, able))
+
+
+def cannot_compare(name: str, column: str, type: pa.DataType, able: list[str]) -> str:
+    instead = f"; {' or '.join(able)} can" if able else ""
+    return f"similarity {name!r} cannot compare key column {column!r} ({type}){instead}"
 
 
 class Comparison(ABC):
@@ -101,20 +110,29 @@ class Coded(Comparison):
     code: int
     #: 1 / bandwidth
     inverse = 1.0
+    #: The kernel, where it is derived from a formula.
+    derived = NONE
 
     @abstractmethod
     def operands(self, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Keys and queries as the inner loop takes them, (words, m) and (n, words)."""
+
+    def check(self, total: np.ndarray) -> None:
+        """Raise ValueError if sums of weights show that some are none."""
 
 
 class Distance(Coded):
     """A kernel of the difference between numbers, or times, taken in the type of the keys."""
 
     def __init__(
-        self, column: str, type: pa.DataType, entries: pa.Array, name: str, bandwidth: float
+        self,
+        column: str,
+        type: pa.DataType,
+        entries: pa.Array,
+        name: str,
+        bandwidth: float,
     ) -> None:
         super().__init__(column, f"{name}, bandwidth {bandwidth:g}{unit_of(type)}")
-        self.code = KERNELS[name]
         self._type = plain_type(type)
         self._entries = entries
         self._asked = queries_in_ticks(entries, self._type)
@@ -126,7 +144,19 @@ class Distance(Coded):
         self.inverse = min(1.0 / min(bandwidth * unit, most), most)
         self._queries: dict[int, np.ndarray] = {}  # by the number of words
         self._name = name
-        self._reach = bandwidth if name in COMPACT else None
+        self.code = self._code()
+        self._reach = bandwidth if self._is_compact() else None
+
+    def _code(self) -> int:
+        return KERNELS[self._name]
+
+    def _is_compact(self) -> bool:
+        return self._name in COMPACT
+
+    @property
+    def has_reach(self) -> bool:
+        """Whether it is known how far away rows weigh nothing, or nothing beside the nearest."""
+        return True
 
     def operands(self, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         key = key_words(plain(keys))
@@ -208,7 +238,7 @@ class Distance(Coded):
             between = self._between(run[0], run[-1])
             if between is None:
                 return None
-            condition = between if condition is None else Either(condition, between)
+            condition = between if condition is None else Or(condition, between)
         return condition
 
     def _between(self, first: int, last: int) -> Condition | None:
@@ -217,39 +247,7 @@ class Distance(Coded):
         high = shifted(self._entries[last], self._reach, self._type)
         if low is None or high is None:
             return None
-        return Both(Compare(self.column, ">=", low), Compare(self.column, "<=", high))
-
-
-class Shaped(Comparison):
-    """A kernel of someone's own, of the distance in bandwidths; torch computes its weights."""
-
-    def __init__(
-        self, column: str, type: pa.DataType, entries: pa.Array, kernel: Kernel, bandwidth: float
-    ) -> None:
-        super().__init__(column, f"{described(kernel)}, bandwidth {bandwidth:g}{unit_of(type)}")
-        self._distance = Distance(column, type, entries, "gaussian", bandwidth)
-        self._kernel = kernel
-
-    def logs(self, keys: pa.Array) -> np.ndarray:
-        return log_shape(self._kernel, self._distance.squares(keys))
-
-
-def described(kernel: Kernel) -> str:
-    """What a kernel of someone's own is called."""
-    return getattr(kernel.formula, "__name__", type(kernel).__name__)
-
-
-def log_shape(kernel: Kernel, squared: np.ndarray) -> np.ndarray:
-    """Logarithms of the weights of squared distances in bandwidths."""
-    import torch
-
-    with torch.no_grad():
-        logs: np.ndarray = kernel.log_profile(torch.from_numpy(squared)).numpy()
-    if np.isnan(logs).any():
-        raise ValueError(
-            f"similarity {described(kernel)} must give weights that are numbers, never negative"
-        )
-    return logs
+        return And(Compare(self.column, ">=", low), Compare(self.column, "<=", high))
 
 
 class Same(Coded):
@@ -305,8 +303,8 @@ class Fuzzy(Comparison):
         self._queries = [normalised(text) for text in entries.to_pylist()]
         self._bandwidth = bandwidth
         self._cutoff = cutoff
-        self._process = need("rapidfuzz.process", "table")
-        self._fuzz = need("rapidfuzz.fuzz", "table")
+        self._process = require("rapidfuzz.process", "table")
+        self._fuzz = require("rapidfuzz.fuzz", "table")
 
     def logs(self, keys: pa.Array) -> np.ndarray:
         distinct = plain(keys).dictionary_encode()
@@ -332,21 +330,23 @@ def normalised(text: str) -> str:
     return unicodedata.normalize("NFKC", folded)
 
 
+def key_vectors(keys: pa.Array, column: str, d: int) -> np.ndarray:
+    """Vectors (m, d), checked to be as long as those of the queries."""
+    key = vectors(plain(keys), column)
+    if key.shape[1] != d and len(key):
+        raise ValueError(
+            f"query for key column {column!r} must be a vector of {key.shape[1]} numbers; got {d}"
+        )
+    return key
+
+
 class Vectors(Comparison):
     """Vectors, by distance or by product."""
 
     def __init__(
-        self,
-        column: str,
-        entries: pa.Array,
-        name: str,
-        bandwidth: float,
-        temperature: float,
-        kernel: Kernel | None = None,
+        self, column: str, entries: pa.Array, name: str, bandwidth: float, temperature: float
     ) -> None:
-        says = f", bandwidth {bandwidth:g}" if name in KERNELS or kernel is not None else ""
-        super().__init__(column, name + says)
-        self._shape = kernel
+        super().__init__(column, name + (f", bandwidth {bandwidth:g}" if name in KERNELS else ""))
         self.query = vectors(entries, column)  # (n, d)
         self._name = name
         self._score: Callable[[np.ndarray], np.ndarray] = {
@@ -356,21 +356,13 @@ class Vectors(Comparison):
         }.get(name) or (lambda key: self._kernel(key, min(1.0 / bandwidth, sys.float_info.max)))
 
     def logs(self, keys: pa.Array) -> np.ndarray:
-        key = vectors(plain(keys), self.column)
-        if key.shape[1] != self.query.shape[1] and len(key):
-            raise ValueError(
-                f"query for key column {self.column!r} must be a vector of {key.shape[1]} "
-                f"numbers; got {self.query.shape[1]}"
-            )
-        return self._score(key)
+        return self._score(key_vectors(keys, self.column, self.query.shape[1]))
 
     def _kernel(self, key: np.ndarray, inverse: float) -> np.ndarray:
         squared = np.empty((len(self.query), len(key)))
         kernels.squared_distances(
             self.query, key, inverse, squared, count=len(key), grain=kernels.TILE
         )
-        if self._shape is not None:
-            return log_shape(self._shape, squared)
         logs = log_kernel(self._name, squared)
         if self._name in ("gaussian", "euclidean", "laplacian"):
             for place in np.flatnonzero((squared > -tile_scores.FARTHEST).all(axis=1)):

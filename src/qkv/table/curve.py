@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from qkv.table.aggregation import Reading
 from qkv.table.answer import jsonable, reach
 from qkv.table.answers import Answers
 from qkv.table.plan import TablePlan
-from qkv.table.reading import Reading
 from qkv.table.sums import Sums
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from qkv.plot.curve import Curved
+    from qkv.visualization.plot.curve import Curved
 
 #: How sure `to_arrow`, `plot` and print are of their intervals.
 LEVEL = 0.9
@@ -74,7 +74,7 @@ class Curve:
         return _draw([self._line(self.column)], self.key, self.column, path)
 
     def _line(self, name: str) -> Curved:
-        from qkv.plot.curve import Curved
+        from qkv.visualization.plot.curve import Curved
 
         interval = self.interval()
         grid = self.grid.to_numpy(zero_copy_only=False)
@@ -170,8 +170,8 @@ def _curve(sums: Sums, group: int, key: str, grid: pa.Array, plan: TablePlan) ->
 
 
 def _draw(lines: list[Curved], key: str, column: str, path: str | Path | None) -> Figure:
-    from qkv.plot import save
-    from qkv.plot.curve import curves
+    from qkv.visualization.plot import save
+    from qkv.visualization.plot.curve import curves
 
     figure = curves(lines, key, column, LEVEL)
     if path is not None:

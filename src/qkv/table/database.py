@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from qkv.table.asking import Asker, Terms
+from qkv.table.aggregation import Progress
+from qkv.table.asking import QueryOptions, QueryRunner
 from qkv.table.assembling import Assembly
 from qkv.table.columns import Kind, entries, kind_of
 from qkv.table.curve import assemble as assemble_curve
@@ -18,13 +19,8 @@ from qkv.table.join import soft_join
 from qkv.table.join.on import OnLike
 from qkv.table.plan import TablePlan
 from qkv.table.queries import listed
-from qkv.table.reading import Progress
 from qkv.table.row_weights import DecayLike
-from qkv.table.similarity import (
-    BandwidthLike,
-    CutoffLike,
-    SimilarityLike,
-)
+from qkv.table.similarity_spec import BandwidthLike, CutoffLike, SimilarityLike
 from qkv.table.sources import Source, open_source
 from qkv.table.where import WhereLike, check_column
 
@@ -80,7 +76,7 @@ class Database:
             self._check(name, "value")
         if len(set(self.values)) < len(self.values):
             raise ValueError(f"value must name each column once; got {self.value}")
-        self._asker = Asker(self._source, self.key, self.values)
+        self._asker = QueryRunner(self._source, self.key, self.values)
 
     @property
     def schema(self) -> pa.Schema:
@@ -158,7 +154,7 @@ class Database:
         queries, many = listed(q, self.key, self.schema)
         if not queries:
             return []
-        terms = Terms(similarity, bandwidth, cutoff, where, by, weight, decay, top)
+        terms = QueryOptions(similarity, bandwidth, cutoff, where, by, weight, decay, top)
         asked = self._asker.ask(queries, terms, client)
         assembly = Assembly(
             self._asker.read(asked, progress, client),
@@ -200,7 +196,7 @@ class Database:
         queries, many = listed(grid, self.key, self.schema)
         if not many or not queries:
             raise ValueError(f"grid must be a sequence of keys, one or more; got {grid!r}")
-        terms = Terms(similarity, bandwidth, None, where, by, weight, decay, top=0)
+        terms = QueryOptions(similarity, bandwidth, None, where, by, weight, decay, top=0)
         asked = self._asker.ask(queries, terms)
         reading = self._asker.read(asked, progress)
         points = entries(
@@ -256,7 +252,7 @@ class Database:
     ) -> TablePlan:
         """How :meth:`query` would ask the source, without asking it for rows."""
         queries, _ = listed(q, self.key, self.schema)
-        terms = Terms(similarity, bandwidth, cutoff, where, by, weight, decay, top)
+        terms = QueryOptions(similarity, bandwidth, cutoff, where, by, weight, decay, top)
         return self._asker.ask(queries, terms, client).plan
 
     def _check(self, name: str, argument: str) -> None:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from qkv.disk import replacing
+from qkv.atomic_write import replacing
+from qkv.table.aggregation import Progress, complete
 from qkv.table.boxes import BLOCK, Boxes, boxes_of, order_of
 from qkv.table.columns import Kind, kind_of
-from qkv.table.reading import Progress, complete
 from qkv.table.sources import Request, Scan, Source
 from qkv.table.sources.base import as_python, filtered
 
@@ -23,7 +23,7 @@ _FORMAT = "qkv.index.1"
 _BATCH = 2**22
 
 
-class Kept(NamedTuple):
+class IndexedRows(NamedTuple):
     """The rows of a table that have all keys, in their order, and what is known of them."""
 
     rows: pa.RecordBatch
@@ -76,7 +76,7 @@ class Index(Source):
         notes.append(f"index: {int(chosen.sum()):,} of {len(chosen):,} blocks of {BLOCK:,} rows")
         return _IndexScan(kept, chosen, request, notes)
 
-    def _make(self, source: Source, progress: Progress | None) -> Kept:
+    def _make(self, source: Source, progress: Progress | None) -> IndexedRows:
         """Read the whole source, and put its rows in order."""
         self._describe(source)
         stamp = _stamp(self.files)
@@ -98,7 +98,7 @@ class Index(Source):
             return self._load(source) or kept
         return kept
 
-    def _load(self, source: Source) -> Kept | None:
+    def _load(self, source: Source) -> IndexedRows | None:
         """The index as it lies on disk; None if there is none, or one of other rows or keys."""
         self._describe(source)
         if self._path is None or not self._path.exists():
@@ -127,15 +127,17 @@ class Index(Source):
         missing: dict[str, int],
         known: frozenset[str],
         stamp: list[Any],
-    ) -> Kept:
+    ) -> IndexedRows:
         boxes = boxes_of({name: rows.column(name) for name in self._key})
-        return Kept(rows, boxes, missing, known, stamp)
+        return IndexedRows(rows, boxes, missing, known, stamp)
 
 
 class _IndexScan(Scan):
     """Blocks of an index, one batch for those that lie side by side."""
 
-    def __init__(self, kept: Kept, chosen: np.ndarray, request: Request, notes: list[str]) -> None:
+    def __init__(
+        self, kept: IndexedRows, chosen: np.ndarray, request: Request, notes: list[str]
+    ) -> None:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], chosen.view(np.int8), [0]])))
         self._runs = np.minimum(edges.reshape(-1, 2) * BLOCK, len(kept.rows))
         rows = int((self._runs[:, 1] - self._runs[:, 0]).sum())
@@ -205,7 +207,7 @@ def _stamp(files: Sequence[str]) -> list[Any]:
     return found
 
 
-def _write(path: Path, kept: Kept, key: list[str]) -> None:
+def _write(path: Path, kept: IndexedRows, key: list[str]) -> None:
     told = {
         "key": key,
         "stamp": kept.stamp,

@@ -13,23 +13,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qkv.jit import device, device_in_order, kernel
-from qkv.jit.builtins import exp, noinline
+from qkv.jit.builtins import exp, invoke, noinline
 from qkv.jit.signature import Double1, Double2, Int1, Int2, PerThread
 from qkv.table.tile_scores import (
     FARTHEST,
     clear,
-    compare,
+    compare_column,
+    has_formula,
     has_logs,
     largest_factor,
     largest_log,
     rank_far,
-    subtract,
+    turn_into_logs,
 )
 
 #: Rows weighed at once: the arrays of a tile fit into 32 kB.
 TILE = 1024
 #: Rows of a tile that are passed over at once where none of them leads.
 STRIP = 64
+#: Weights whose squares keep their digits.
+SMALL = 1e-140
 
 #: The columns of `sums`: Σw, Σw², the mean Σwv / Σw, what its rounding left out, Σw(v − mean)².
 TOTAL, SQUARED, MEAN, REST, SPREAD = range(5)
@@ -54,6 +57,9 @@ class Queries(NamedTuple):
     words: Int1  # (d,): how many words each column has
     kinds: Int1  # (d,): GAUSSIAN and so on
     inverse: Double1  # (d,): 1 / bandwidth
+    functions: Int1  # (d,): addresses of derived tile functions, or 0
+    parameter: Double1  # theirs, one after the other …
+    offsets: Int1  # (d + 1,): … and where each begins
     given: Double2  # (n, m): logs that were computed elsewhere, or (0, 0)
 
 
@@ -64,7 +70,7 @@ class Tasks(NamedTuple):
     spans: Int2  # (t, 2): its rows
 
 
-class Found(NamedTuple):
+class Accumulators(NamedTuple):
     """What the rows so far say, for each task."""
 
     peak: Double1  # (t,): the largest log
@@ -80,6 +86,11 @@ class Scratch(NamedTuple):
     logs: Double1
     factors: Double1  # and then weights
     differences: Double1  # of keys of several words from the query
+    said: Double1  # by a derived function
+    origin: Double1  # (1,): the query, once differences were taken
+
+
+SCRATCH = Scratch((TILE,), (TILE,), (TILE,), (TILE,), (1,))
 
 
 @device
@@ -238,35 +249,37 @@ def _weigh_tile(
     """Weigh the rows from `start` to `stop` for one query, and add them up."""
     count = stop - start
     logs, factors = scratch.logs[:count], scratch.factors[:count]
-    differences = scratch.differences[:count]
     clear(rows.logs, start, logs, factors)
     word = 0
     for c in range(len(queries.kinds)):
-        words, key, query = queries.words[c], rows.key[word, start:stop], queries.query[q, word]
-        if words > 1:
-            own = queries.query[q, word : word + words]
-            subtract(rows.key[word : word + words, start:stop], own, differences)
-            key, query = differences, 0.0
-        compare(queries.kinds[c], key, query, queries.inverse[c], logs, factors)
-        word += words
+        compare_column(rows, queries, q, c, word, start, stop, scratch)
+        word += queries.words[c]
     if len(queries.given) > 0:
         for i in range(count):
             logs[i] += queries.given[q, start + i]
     in_logs, leads = has_logs(rows, queries), found.lead_logs.shape[1] > 0
-    largest = 0.0
+    highest, largest, any_size = 1.0, 0.0, has_formula(queries)
+    if any_size or not in_logs:
+        highest = largest_factor(factors)
+        if highest == 0.0:
+            return
+    if any_size:
+        if np.isnan(highest):
+            found.sums[task, TOTAL] = np.nan
+            return
+        if not SMALL <= highest <= 1.0 or (not in_logs and found.peak[task] > 0.0):
+            turn_into_logs(logs, factors)
+            in_logs = True
     if in_logs:
         largest = largest_log(logs, factors)
         if largest < FARTHEST:
-            rank_far(rows, queries, q, start, stop, logs, differences)
+            rank_far(rows, queries, q, start, stop, scratch)
             largest = largest_log(logs, factors)
         if largest == -np.inf:
             return
     else:
-        highest = largest_factor(factors)
-        if highest == 0.0:
-            return
         leads = leads and highest > _least_factor(in_logs, found.lead_logs[task])
-    # Before factors turn into weights. No factor is more than 1.
+    # Before factors turn into weights. No factor is more than 1 now.
     if leads and largest > found.lead_logs[task, -1]:
         _lead(logs, factors, in_logs, rows, start, found.lead_logs[task], found.lead_rows[task])
     if largest > found.peak[task]:
@@ -285,7 +298,7 @@ def weigh(
     rows: Rows,
     queries: Queries,
     tasks: Tasks,
-    found: Found,
+    found: Accumulators,
     scratch: PerThread[Scratch],
 ) -> None:
     """Do the tasks from `start` to `stop`: all that look at a tile while it is in the cache."""
@@ -316,3 +329,21 @@ def squared_distances(
                 difference = (query[q, c] - key[i, c]) * inverse
                 total += difference * difference
             out[q, i] = total
+
+
+@kernel
+def pair_scores(
+    start: int,
+    stop: int,
+    function: int,
+    query: Double2,
+    key: Double2,
+    parameter: Double1,
+    out: Double1,
+) -> None:
+    """What a derived function of rows makes of (n, d) and (m, d), in lines of m, for the keys from
+    `start` to `stop`."""
+    invoke(
+        function,
+        (query, key[start:stop], parameter, out[start:], len(key), len(query), 0),
+    )

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from qkv.cluster import jobs
+from qkv.table.aggregation import Progress, Reading, read
 from qkv.table.bandwidth import Lots, count_rows, draw
 from qkv.table.block import Question
-from qkv.table.reading import Progress, Reading, read
 from qkv.table.row_weights import RowWeights
 from qkv.table.sources import Part, Request
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from qkv.table.block import Found
-from qkv.table.leaders import Leaders
+from qkv.table.block import BlockSums
 from qkv.table.partial import TablePartial
+from qkv.table.top_rows import TopRows
 
 
 class Sums:
@@ -18,9 +18,9 @@ class Sums:
         self.used = 0  # rows, with nothing missing
         self.missing = 0  # rows that lack it
         self.partial = TablePartial.nothing(0, 1)
-        self.leaders = Leaders(0, top)
+        self.leaders = TopRows(0, top)
 
-    def add(self, found: Found, groups: np.ndarray) -> None:
+    def add(self, found: BlockSums, groups: np.ndarray) -> None:
         """Merge what a block says; it has rows for these groups."""
         if len(self.partial.peak) == 0:  # how long values are is known by now
             self.partial = TablePartial.nothing(0, found.partial.mean.shape[1])
@@ -44,7 +44,9 @@ class Sums:
         self.missing += other.missing
         if len(other.partial.peak):
             leaders = self.leaders.takes_over(other.leaders, first)
-            self.add(Found(other.partial, *leaders), groups[: len(other.partial.peak) // self.n])
+            self.add(
+                BlockSums(other.partial, *leaders), groups[: len(other.partial.peak) // self.n]
+            )
 
     def shrink(self, by: float) -> None:
         """Make all weights so far smaller, by a factor of e to this."""

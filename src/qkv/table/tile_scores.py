@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from qkv.jit import device, device_in_order
-from qkv.jit.builtins import exp, noinline, ordered, unordered
+from qkv.jit.builtins import exp, invoke, noinline, ordered, unordered
 
-#: How the difference of a query and a key becomes a weight.
-GAUSSIAN, LAPLACIAN, BOXCAR, TRIANGULAR, EPANECHNIKOV, EQUAL = range(6)
+#: How the difference of a query and a key becomes a weight: by one of these kernels, or by a tile
+#: function that was derived from a formula of weights, or of their logarithms.
+GAUSSIAN, LAPLACIAN, BOXCAR, TRIANGULAR, EPANECHNIKOV, EQUAL, FORMULA, LOG_FORMULA = range(8)
+#: The width of a tile that a derived function takes is a multiple of this.
+LANES = 16
 
 #: Below this, logs are those of rows so far away that only the nearest of them count.
 FARTHEST = -1e300
@@ -86,6 +89,70 @@ def _equal(key: Any, query: float, factors: Any) -> None:
 
 
 @device
+def _take_factors(said: Any, factors: Any) -> None:
+    noinline()
+    for i in range(len(factors)):
+        # A weight that is negative, or none, shows as NaN whose sign no maximum overlooks.
+        factors[i] *= said[i] if said[i] >= 0.0 else np.nan
+
+
+@device
+def _take_logs(said: Any, logs: Any) -> None:
+    noinline()
+    for i in range(len(logs)):
+        logs[i] += said[i]
+
+
+@device
+def _derived(
+    rows: Any, queries: Any, q: int, c: int, word: int, start: int, stop: int, scratch: Any
+) -> None:
+    """Have a derived function weigh a tile; it takes whole vectors of keys."""
+    count = stop - start
+    width = (count + LANES - 1) // LANES * LANES
+    parameter = queries.parameter[queries.offsets[c] : queries.offsets[c + 1]]
+    # One query of one column, keys of one column: arrays of two axes are told with their sizes.
+    if queries.words[c] == 1 and start + width <= rows.key.shape[1]:
+        query, key = queries.query[q, word : word + 1], rows.key[word, start : start + width]
+        invoke(queries.functions[c], (query, 1, key, width, parameter, scratch.said, width, 1, 0))
+        return
+    scratch.origin[0] = 0.0
+    words = queries.words[c]
+    subtract(
+        rows.key[word : word + words, start:stop],
+        queries.query[q, word : word + words],
+        scratch.differences[:count],
+    )
+    invoke(
+        queries.functions[c],
+        (scratch.origin, 1, scratch.differences, width, parameter, scratch.said, width, 1, 0),
+    )
+
+
+@device
+def compare_column(
+    rows: Any, queries: Any, q: int, c: int, word: int, start: int, stop: int, scratch: Any
+) -> None:
+    """Add what key column `c`, which begins at `word`, says of a tile to its logs and factors."""
+    count = stop - start
+    logs, factors = scratch.logs[:count], scratch.factors[:count]
+    if queries.functions[c] != 0:
+        _derived(rows, queries, q, c, word, start, stop, scratch)
+        if queries.kinds[c] == FORMULA:
+            _take_factors(scratch.said, factors)
+        else:
+            _take_logs(scratch.said, logs)
+        return
+    words, key, query = queries.words[c], rows.key[word, start:stop], queries.query[q, word]
+    if words > 1:
+        differences = scratch.differences[:count]
+        own = queries.query[q, word : word + words]
+        subtract(rows.key[word : word + words, start:stop], own, differences)
+        key, query = differences, 0.0
+    compare(queries.kinds[c], key, query, queries.inverse[c], logs, factors)
+
+
+@device
 def compare(kind: int, key: Any, query: float, inverse: float, logs: Any, factors: Any) -> None:
     """What one key column says of a tile. Each kernel is a loop of its own, which vectorises."""
     if kind == GAUSSIAN:
@@ -106,9 +173,27 @@ def compare(kind: int, key: Any, query: float, inverse: float, logs: Any, factor
 def has_logs(rows: Any, queries: Any) -> bool:
     """Whether anything is said in logarithms; if not, they are 0 and factors are the weights."""
     for kind in queries.kinds:
-        if kind in (GAUSSIAN, LAPLACIAN):
+        if kind in (GAUSSIAN, LAPLACIAN, LOG_FORMULA):
             return True
     return len(rows.logs) > 0 or len(queries.given) > 0
+
+
+@device
+def has_formula(queries: Any) -> bool:
+    """Whether factors may be more than 1."""
+    found = False
+    for kind in queries.kinds:
+        found = found or kind == FORMULA
+    return found
+
+
+@device
+def turn_into_logs(logs: Any, factors: Any) -> None:
+    """Say in logarithms what factors say; NaN stays where it was."""
+    for i in range(len(logs)):
+        if factors[i] > 0.0:
+            logs[i] += math.log(factors[i])
+            factors[i] = 1.0
 
 
 @device
@@ -150,15 +235,15 @@ def _far(kind: int, key: Any, query: float, inverse: float, logs: Any) -> None:
 
 
 @device
-def rank_far(
-    rows: Any, queries: Any, q: int, start: int, stop: int, logs: Any, differences: Any
-) -> None:
+def rank_far(rows: Any, queries: Any, q: int, start: int, stop: int, scratch: Any) -> None:
     """Give rows beyond all that an exponential can tell apart logs by their distance alone.
 
     Below all other logs, and so far from each other that only the nearest weigh anything.
     """
     noinline()
-    for i in range(len(logs)):
+    count = stop - start
+    logs, differences = scratch.logs[:count], scratch.differences[:count]
+    for i in range(count):
         logs[i] = -np.inf
     word = 0
     for c in range(len(queries.kinds)):
@@ -169,9 +254,14 @@ def rank_far(
         )
         _far(queries.kinds[c], differences, 0.0, queries.inverse[c], logs)
         word += queries.words[c]
-    for i in range(len(logs)):
+    for i in range(count):
         logs[i] = -1e301 * (1.0 + 1e-4 * logs[i]) if logs[i] > 690.0 else 0.0
         if len(queries.given) > 0:
             logs[i] += queries.given[q, start + i]
         if len(rows.logs) > 0:
             logs[i] += rows.logs[start + i]
+    word = 0
+    for c in range(len(queries.kinds)):
+        if queries.kinds[c] == LOG_FORMULA:
+            compare_column(rows, queries, q, c, word, start, stop, scratch)
+        word += queries.words[c]

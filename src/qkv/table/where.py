@@ -71,7 +71,7 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Both:
+class And:
     left: Condition
     right: Condition
 
@@ -80,7 +80,7 @@ class Both:
 
 
 @dataclass(frozen=True)
-class Either:
+class Or:
     left: Condition
     right: Condition
 
@@ -89,14 +89,14 @@ class Either:
 
 
 @dataclass(frozen=True)
-class Negation:
+class Not:
     part: Condition
 
     def __str__(self) -> str:
         return f"not {self.part}"
 
 
-Condition: TypeAlias = Compare | OneOf | Missing | Both | Either | Negation
+Condition: TypeAlias = Compare | OneOf | Missing | And | Or | Not
 #: The same as people give it: a sentence will do.
 WhereLike: TypeAlias = str | Condition | pc.Expression | None
 
@@ -119,11 +119,11 @@ def build(condition: Condition, dialect: Dialect) -> Any:
             return dialect.one_of(dialect.column(column), list(values))
         case Missing(column):
             return dialect.missing(dialect.column(column))
-        case Both(left, right):
+        case And(left, right):
             return build(left, dialect) & build(right, dialect)
-        case Either(left, right):
+        case Or(left, right):
             return build(left, dialect) | build(right, dialect)
-        case Negation(part):
+        case Not(part):
             return ~build(part, dialect)
 
 
@@ -137,15 +137,15 @@ def both(left: Condition | None, right: Condition | None) -> Condition | None:
     """What must hold when both must; None asks nothing."""
     if left is None or right is None:
         return left or right
-    return Both(left, right)
+    return And(left, right)
 
 
 def columns_of(condition: Condition) -> set[str]:
     """The columns that a condition looks at."""
     match condition:
-        case Both(left, right) | Either(left, right):
+        case And(left, right) | Or(left, right):
             return columns_of(left) | columns_of(right)
-        case Negation(part):
+        case Not(part):
             return columns_of(part)
         case _:
             return {condition.column}
@@ -215,7 +215,7 @@ class _Parser:
             raise ValueError("where has more than 50 brackets inside each other")
         condition = self._both()
         while self._taken("or"):
-            condition = Either(condition, self._both())
+            condition = Or(condition, self._both())
         self.depth -= 1
         return condition
 
@@ -226,7 +226,7 @@ class _Parser:
     def _both(self) -> Condition:
         condition = self._negation()
         while self._taken("and"):
-            condition = Both(condition, self._negation())
+            condition = And(condition, self._negation())
         return condition
 
     def _negation(self) -> Condition:
@@ -238,22 +238,22 @@ class _Parser:
             self._expect(")")
         else:
             condition = self._comparison()
-        return Negation(condition) if flips % 2 else condition
+        return Not(condition) if flips % 2 else condition
 
     def _comparison(self) -> Condition:
         column = self._column()
         if self._taken("is"):
             negated = self._taken("not")
             self._expect("null")
-            return Negation(Missing(column)) if negated else Missing(column)
+            return Not(Missing(column)) if negated else Missing(column)
         if self._taken("between"):
             low = self._value(column)
             self._expect("and")
-            return Both(Compare(column, ">=", low), Compare(column, "<=", self._value(column)))
+            return And(Compare(column, ">=", low), Compare(column, "<=", self._value(column)))
         negated = self._taken("not")
         if self._taken("in"):
             among = OneOf(column, self._values(column))
-            return Negation(among) if negated else among
+            return Not(among) if negated else among
         sign = _SPELLINGS.get(self._next.text, self._next.text)
         if negated or sign not in OPERATORS:
             self._refuse(f"a comparison after {column!r}")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from qkv.translate.alignment import Alignment as Alignment
-from qkv.translate.checkpoint import load as load
-from qkv.translate.interpreter import Interpreter as Interpreter
-from qkv.translate.interpreter import Translation as Translation
-from qkv.translate.recurrent import Recurrent as Recurrent
-from qkv.translate.recurrent import Translator as Translator
-from qkv.translate.score import score as score
-from qkv.translate.search import Search as Search
-from qkv.translate.session import Spelling as Spelling
-from qkv.translate.session import begin as begin
-from qkv.translate.session import resume as resume
-from qkv.translate.sources import Sources as Sources
-from qkv.translate.train import Recipe as Recipe
-from qkv.translate.transformer import Layers as Layers
-from qkv.translate.transformer import Transformer as Transformer
+from qkv.translate.data.sources import Sources as Sources
+from qkv.translate.decoding.alignment import Alignment as Alignment
+from qkv.translate.decoding.interpreter import Interpreter as Interpreter
+from qkv.translate.decoding.interpreter import Translation as Translation
+from qkv.translate.decoding.search import Search as Search
+from qkv.translate.models.recurrent import RNNConfig as RNNConfig
+from qkv.translate.models.recurrent import Translator as Translator
+from qkv.translate.models.transformer import Transformer as Transformer
+from qkv.translate.models.transformer import TransformerConfig as TransformerConfig
+from qkv.translate.training.checkpoint import load as load
+from qkv.translate.training.metrics import score as score
+from qkv.translate.training.setup import TokenizerConfig as TokenizerConfig
+from qkv.translate.training.setup import begin as begin
+from qkv.translate.training.setup import resume as resume
+from qkv.translate.training.train import TrainingConfig as TrainingConfig
+
+# Former names, which existing programs import.
+Layers, Recipe, Recurrent, Spelling = TransformerConfig, TrainingConfig, RNNConfig, TokenizerConfig

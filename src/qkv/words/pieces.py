@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv import summary
-from qkv.extras import need
+from qkv.optional_dependencies import require
 from qkv.recording import record
+from qkv.visualization import summary
 from qkv.words.pretrained import minilm, minilm_tokenizer
-from qkv.words.sentence import Looking, words_of
+from qkv.words.sentence import SentenceAttention, words_of
 
 
 class Read(NamedTuple):
@@ -27,7 +27,7 @@ def by_pieces(
     layer: int | None = None,
     head: int | None = None,
     rollout: bool = False,
-) -> Looking:
+) -> SentenceAttention:
     """What the pieces look at, marks included, with nothing put together or hidden.
 
     Args:
@@ -50,11 +50,13 @@ def by_pieces(
         if layer is not None or head is not None:
             raise ValueError("a rollout goes through all layers and heads: leave out layer, head")
         through = summary.rollout(weights).double().numpy()
-        return Looking(pieces, through, ["rollout through all layers"], through[None, None])
+        return SentenceAttention(
+            pieces, through, ["rollout through all layers"], through[None, None]
+        )
     depth = len(every) - 1 if layer is None else layer
     own = every[depth].mean(0) if head is None else every[depth, head]
     note = f"layer {depth}, {'mean of its heads' if head is None else f'head {head}'}"
-    return Looking(pieces, own, [note], every)
+    return SentenceAttention(pieces, own, [note], every)
 
 
 def _by_minilm(sentence: str) -> Read:
@@ -76,7 +78,7 @@ def _by_folder(sentence: str, folder: str) -> Read:
 
 def load_folder(folder: str) -> tuple[Any, Any]:
     """A Hugging Face model and its tokenizer; nothing is fetched, and no code of theirs is run."""
-    transformers = need("transformers", "transformers")
+    transformers = require("transformers", "transformers")
     options = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
     model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, **options)

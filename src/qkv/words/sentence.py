@@ -11,9 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv import pooling, summary
+from qkv import pooling
 from qkv.recording import record
-from qkv.similarity import Similarity, SimilarityLike, as_similarity
+from qkv.similarity import SimilarityLike, as_similarity
+from qkv.similarity.log_tempered import LogTempered
+from qkv.visualization import summary
 from qkv.words.load import glove
 from qkv.words.pretrained import minilm, minilm_tokenizer
 from qkv.words.vectors import WordVectors
@@ -31,7 +33,7 @@ class Word(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Looking:
+class SentenceAttention:
     """The words of a sentence, and how much each looks at each other."""
 
     words: list[str]
@@ -63,7 +65,7 @@ def by_vectors(
     similarity: SimilarityLike = None,
     temperature: float = 1.0,
     vectors: WordVectors | None = None,
-) -> Looking:
+) -> SentenceAttention:
     """Each word in turn asks all of them, its vector being query and key: softmax(f(q, k) / T).
 
     Args:
@@ -81,16 +83,18 @@ def by_vectors(
     if not words:
         raise ValueError(f"sentence must hold a word that has a vector; got {sentence!r}")
     x = torch.from_numpy(found.astype(np.float64))  # (n, d)
-    weights = pooling.weights(x, x, similarity=_Tempered(chosen, temperature)).detach().numpy()
+    weights = pooling.weights(x, x, similarity=LogTempered(chosen, temperature)).detach().numpy()
     notes = [f"{type(chosen).__name__} of word vectors ({vectors.dim} dimensions)"]
     if temperature != 1:
         notes[0] += f", temperature {temperature:g}"
     if unknown := [word for word in written if word not in vectors]:
         notes.append(f"left out, for lack of a vector: {', '.join(unknown)}")
-    return Looking(words, weights, notes, weights[None, None])
+    return SentenceAttention(words, weights, notes, weights[None, None])
 
 
-def by_minilm(sentence: str, layer: int | None = None, head: int | None = None) -> Looking:
+def by_minilm(
+    sentence: str, layer: int | None = None, head: int | None = None
+) -> SentenceAttention:
     """What the words look at inside MiniLM, a transformer of 6 layers × 12 heads.
 
     It reads pieces of words, and a mark before and after the sentence. Pieces are put together
@@ -122,25 +126,9 @@ def by_minilm(sentence: str, layer: int | None = None, head: int | None = None) 
         "pieces put together to words; marks and punctuation hidden, "
         f"{hidden:.0%} of the attention",
     ]
-    return Looking([word.text for word in written], every[depth, heads].mean(0), notes, every)
-
-
-class _Tempered(Similarity):
-    """A similarity whose log_score is divided by a temperature."""
-
-    def __init__(self, similarity: Similarity, temperature: float) -> None:
-        super().__init__()
-        self.similarity, self.temperature = similarity, temperature
-        self.may_vanish = similarity.may_vanish
-
-    def check(self, query: Tensor, key: Tensor) -> None:
-        self.similarity.check(query, key)
-
-    def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        return self.similarity.prepare(query, key)
-
-    def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.similarity.log_score(query, key) / self.temperature
+    return SentenceAttention(
+        [word.text for word in written], every[depth, heads].mean(0), notes, every
+    )
 
 
 def _word_at(start: int, stop: int, words: list[Word]) -> int | None:

@@ -22,7 +22,7 @@ class UnknownWordError(KeyError):
         return str(self.args[0])
 
 
-class Found(NamedTuple):
+class WordMatches(NamedTuple):
     """Words that have vectors, and those, (words, d)."""
 
     words: list[str]
@@ -78,7 +78,7 @@ class WordVectors:
             raise UnknownWordError(f"no vector for the word {word!r}, out of {len(self):,} words")
         return np.array(self.vectors[row])  # not a view into a file
 
-    def look_up(self, words: Iterable[str], unknown: Unknown = "raise") -> Found:
+    def look_up(self, words: Iterable[str], unknown: Unknown = "raise") -> WordMatches:
         """The vectors of several words; `unknown` says what becomes of those that have none.
 
         >>> from qkv.words import WordVectors
@@ -101,7 +101,7 @@ class WordVectors:
             kept.append(word)
             rows.append(row)
         found = np.stack(rows) if rows else np.zeros((0, self.dim), self.vectors.dtype)
-        return Found(kept, found)
+        return WordMatches(kept, found)
 
     def nearest(self, word: str | Vectors, k: int = 10) -> list[tuple[str, float]]:
         """The `k` words most alike by cosine, the nearest first, without the word itself.

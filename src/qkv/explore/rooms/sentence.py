@@ -17,7 +17,7 @@ from qkv.explore.fields import Fields
 from qkv.explore.packing import floats
 from qkv.explore.workers import Ticket
 from qkv.similarity import NAMED
-from qkv.viewer.page import page as standalone
+from qkv.visualization.viewer.page import page as standalone
 from qkv.words.pieces import load_folder
 from qkv.words.pretrained import minilm, minilm_tokenizer
 from qkv.words.sentence import by_vectors, words_of

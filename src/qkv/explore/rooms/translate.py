@@ -17,8 +17,8 @@ from qkv.explore.fields import Fields
 from qkv.explore.packing import floats
 from qkv.explore.workers import Ticket
 from qkv.translate import Interpreter, Search, Translation, load
-from qkv.translate.search import Hypothesis, search
-from qkv.translate.vocabulary import BEGIN, END
+from qkv.translate.data.vocabulary import BEGIN, END
+from qkv.translate.decoding.search import Hypothesis, search
 
 SHOWN = "Donnerstag, 14. März 2024"
 
@@ -100,7 +100,7 @@ def _searched(
 
 
 def _normal(interpreter: Interpreter, text: str) -> str:
-    from qkv.translate.text import normalized
+    from qkv.translate.data.text import normalized
 
     return normalized(text, interpreter.form)
 

@@ -27,7 +27,7 @@ class Answered(NamedTuple):
     kept: Tensor | None  # (..., n, m): the scores, if they are kept
 
 
-class Wanted(NamedTuple):
+class WantedGradients(NamedTuple):
     """Which gradients are asked for beside those of query, key and value."""
 
     parameter: bool
@@ -103,7 +103,7 @@ def backward(
     grad_log_total: Tensor | None,
     answered: Answered,
     call: Call,
-    wanted: Wanted,
+    wanted: WantedGradients,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """The gradients of query, key, value, and of parameter and bias if they are wanted."""
     launch, shapes = launch_of(call), call

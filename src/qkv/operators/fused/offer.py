@@ -9,11 +9,10 @@ from torch import Tensor
 from qkv import cost
 from qkv.formula import PROGRAMS
 from qkv.formula.forms import was_traced
-from qkv.looking import in_forward_mode, in_transform
 from qkv.mask import Parts, Runs
 from qkv.memory import TILE_BYTES, readable
+from qkv.operators.aten_flash import four_axes
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.flash import four_axes
 from qkv.operators.fused import ops
 from qkv.operators.fused.inputs import ROWS
 from qkv.operators.fused.launch import Call
@@ -21,6 +20,7 @@ from qkv.operators.strides import by_residue, runs_of_heads
 from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity.base import FusedForm, may_be_fused, widen
+from qkv.tracing import in_forward_mode, in_transform
 
 
 def refusal(problem: Problem) -> str | None:
@@ -40,7 +40,7 @@ def offer(problem: Problem) -> Offer | str:
     """Serve similarities with a kernel, on CPUs, under runs of keys, tensors, or both."""
     parts: Parts | None = Parts(None, None)
     if problem.mask is not None:
-        parts = problem.mask.parts(problem.tile(0, problem.n))
+        parts = problem.mask.as_parts(problem.tile(0, problem.n))
     if parts is None:
         return f"{problem.mask!r} is neither one run of keys for each query nor a tensor"
     if parts.runs is not None and parts.runs.stride > 1 and not _only_runs(problem, parts):
@@ -162,7 +162,7 @@ def _with_positions(problem: Problem, form: FusedForm, value: Tensor) -> tuple[T
         added = bias.scores(tile).to(value.dtype)
         if masked is not None:
             added = added + others[0 if in_rows else 3].to(value.dtype)
-        parts = Parts(None, None) if problem.mask is None else problem.mask.parts(tile)
+        parts = Parts(None, None) if problem.mask is None else problem.mask.as_parts(tile)
         assert parts is not None, "the offer was made for parts"
         row_key = None if dropout is None else dropout.row_keys[..., tile.start : tile.stop]
         own = form._replace(query=query, key=key, parameter=parameter)

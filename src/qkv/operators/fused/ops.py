@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from qkv.jit.arguments import NAMES
-from qkv.looking import may_look, sizes_are_known
 from qkv.memory import TILE_BYTES
 from qkv.operators.fused import backward as backward_driver
 from qkv.operators.fused import execute, reference
 from qkv.operators.fused import forward as forward_driver
-from qkv.operators.fused.execute import Answered, Wanted
+from qkv.operators.fused.execute import Answered, WantedGradients
 from qkv.operators.fused.launch import BIAS, TENSORS, Call
 from qkv.operators.fused.registry import functions_of
 from qkv.operators.second_order import Gradients
 from qkv.operators.tiles import rows_at_once
+from qkv.tracing import can_read_values, sizes_are_known
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
 # key, value and answer. They are a quarter of its work.
@@ -73,7 +73,7 @@ def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_answer, grad_log_total, answer, log_total, normal, kept, *of_call, bias_wanted = arguments
     answered = Answered(answer, log_total, normal, kept if kept.numel() else None)
     query, key, value, parameter, bias = execute.backward(
-        grad_answer, grad_log_total, answered, Call(*of_call), Wanted(True, bias_wanted)
+        grad_answer, grad_log_total, answered, Call(*of_call), WantedGradients(True, bias_wanted)
     )
     assert parameter is not None
     return query, key, value, parameter, query.new_empty(0) if bias is None else bias
@@ -152,14 +152,14 @@ class _Eager(torch.autograd.Function):
             grad_log_total,
             answered,
             Call._make((*saved[:TENSORS], ctx.kind, ctx.rate)),
-            Wanted(wanted[3], wanted[4]),
+            WantedGradients(wanted[3], wanted[4]),
         )
         return (*(each if wanted[i] else None for i, each in enumerate(found)), *(None,) * 7)
 
 
 def _eager(tensor: Tensor) -> bool:
     """Whether nobody traces, transforms or watches the operators that are called."""
-    if not may_look(tensor) or type(tensor) not in (Tensor, nn.Parameter):
+    if not can_read_values(tensor) or type(tensor) not in (Tensor, nn.Parameter):
         return False
     # The public surface has no such question; the name is checked by a test.
     return bool(torch._C._len_torch_dispatch_stack() == 0)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from qkv.dropout import Dropout
-from qkv.looking import is_eager
 from qkv.normalize import normalize
 from qkv.operators.fused.additive_scores import additive_scores
 from qkv.operators.fused.launch import Call
 from qkv.operators.fused.registry import program_of_kind
 from qkv.similarity.base import log_or_never
+from qkv.tracing import is_eager
 
 
 def log_scores(kind: str, query: Tensor, key: Tensor, parameter: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.formula import PROGRAMS
 from qkv.formula.builtin import COLUMNS, program_of
-from qkv.formula.compiled import BuiltIn, TileFunction
+from qkv.formula.compiled import BuiltIn, tile_function
 from qkv.formula.program import Program
 from qkv.jit import Callback
 from qkv.jit.kernels import FUNCTIONS
@@ -152,7 +152,7 @@ def functions_of(kind: str) -> TileFunctions:
 
 @lru_cache(maxsize=1024)
 def _of_formula(program: Program) -> TileFunctions:
-    return _derived(lambda: program, partial(TileFunction, program))
+    return _derived(lambda: program, partial(tile_function, program))
 
 
 def program_of_kind(kind: str) -> Program | None:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from qkv import cost
-from qkv.looking import in_forward_mode, in_transform, sizes_are_known
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.lookup import ops
 from qkv.problem import Problem
 from qkv.similarity import Equal
 from qkv.similarity.base import steps, widen
+from qkv.tracing import in_forward_mode, in_transform, sizes_are_known
 
 
 def refusal(problem: Problem) -> str | None:

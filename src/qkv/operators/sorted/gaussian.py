@@ -21,7 +21,7 @@ import numpy as np
 from qkv.jit import device_in_order, kernel_in_order
 from qkv.jit.builtins import exp
 from qkv.jit.signature import Double1, Double2, Double3, Int1, PerThread
-from qkv.operators.sorted.operands import Answers, SortedKeys, count_up_to, write_answer
+from qkv.operators.sorted.operands import Answers, KeyArrays, count_up_to, write_answer
 
 TERMS = 24
 CELL = 0.5  # a cell's width, in bandwidths
@@ -95,7 +95,7 @@ def find_cells(
 
 @kernel_in_order
 def fill(
-    start: int, stop: int, keys: SortedKeys, h: float, cells: Cells,
+    start: int, stop: int, keys: KeyArrays, h: float, cells: Cells,
     scratch: PerThread[FillScratch],
 ) -> None:  # fmt: skip
     """The centres and polynomials of cells."""
@@ -134,7 +134,7 @@ def fill(
 
 @kernel_in_order
 def pool(
-    start: int, stop: int, query: Double1, itself: int, keys: SortedKeys, window: Window,
+    start: int, stop: int, query: Double1, itself: int, keys: KeyArrays, window: Window,
     cells: Cells, answers: Answers, scratch: PerThread[PoolScratch],
 ) -> None:  # fmt: skip
     """Answer sorted queries; if `itself` ≥ 0, query i leaves out a copy of key `itself` + i."""

@@ -13,7 +13,7 @@ import numpy as np
 from qkv.jit import kernel_in_order
 from qkv.jit.builtins import exp
 from qkv.jit.signature import Double1, Double3, PerThread
-from qkv.operators.sorted.operands import Answers, SortedKeys, count_up_to, write_answer
+from qkv.operators.sorted.operands import Answers, KeyArrays, count_up_to, write_answer
 
 
 class Scratch(NamedTuple):
@@ -23,7 +23,7 @@ class Scratch(NamedTuple):
 
 
 @kernel_in_order
-def scan(start: int, stop: int, keys: SortedKeys, h: float, scans: Double3) -> None:
+def scan(start: int, stop: int, keys: KeyArrays, h: float, scans: Double3) -> None:
     """Sums (2, m, 1 + columns) over the keys up to each: from the left, and from the right."""
     m, columns = keys.value.shape
     for side in range(start, stop):
@@ -41,7 +41,7 @@ def scan(start: int, stop: int, keys: SortedKeys, h: float, scans: Double3) -> N
 
 @kernel_in_order
 def pool(
-    start: int, stop: int, query: Double1, itself: int, keys: SortedKeys, h: float,
+    start: int, stop: int, query: Double1, itself: int, keys: KeyArrays, h: float,
     scans: Double3, answers: Answers, scratch: PerThread[Scratch],
 ) -> None:  # fmt: skip
     """Answer sorted queries; if `itself` ≥ 0, query i leaves out a copy of key `itself` + i."""

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from qkv import cost
-from qkv.looking import may_look
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.sorted.line import Array, Line, failure
+from qkv.operators.sorted.sorted_keys import Array, SortedKeys, failure
 from qkv.problem import Problem
 from qkv.similarity.base import SortedForm
+from qkv.tracing import can_read_values
 
 
 def refusal(problem: Problem) -> str | None:
@@ -44,7 +44,7 @@ def offer(problem: Problem) -> Offer | str:
     if reason is not None:
         return reason
     tokens = (problem.query, problem.key, problem.value)
-    if not may_look(*tokens):
+    if not can_read_values(*tokens):
         return "keys that cannot be looked at cannot be sorted"
     if not all(np.isfinite(tensor.detach().double().numpy()).all() for tensor in tokens):
         return "what is not finite would spoil the sums of its neighbours"
@@ -74,7 +74,7 @@ def answer(problem: Problem, form: SortedForm) -> Result:
         return np.asarray(whole.double().numpy())
 
     said = [
-        Line(np.ascontiguousarray(key[:, 0]), value).pool(
+        SortedKeys(np.ascontiguousarray(key[:, 0]), value).pool(
             np.ascontiguousarray(query[:, 0]), form.kernel, form.bandwidth
         )
         for query, key, value in zip(

@@ -11,7 +11,7 @@ from qkv.jit import device_in_order
 from qkv.jit.signature import Double1, Double2
 
 
-class SortedKeys(NamedTuple):
+class KeyArrays(NamedTuple):
     """Keys in ascending order, and the values that they stand for."""
 
     key: Double1  # (m,)

@@ -21,7 +21,7 @@ from qkv.jit import device_in_order, kernel_in_order
 from qkv.jit.signature import Bool1, Double1, Double2, Double3, Int1, PerThread
 from qkv.operators.sorted.operands import (
     Answers,
-    SortedKeys,
+    KeyArrays,
     count_below,
     count_up_to,
     write_answer,
@@ -103,7 +103,7 @@ def find_cells(
 
 @kernel_in_order
 def fill(
-    start: int, stop: int, keys: SortedKeys, h: float, cells: Cells,
+    start: int, stop: int, keys: KeyArrays, h: float, cells: Cells,
     scratch: PerThread[FillScratch],
 ) -> None:  # fmt: skip
     """Centres, wildness and prefix moments of cells."""
@@ -131,7 +131,7 @@ def fill(
 
 @kernel_in_order
 def pool(
-    start: int, stop: int, query: Double1, itself: int, keys: SortedKeys, h: float,
+    start: int, stop: int, query: Double1, itself: int, keys: KeyArrays, h: float,
     kernel: Polynomial, cells: Cells, answers: Answers, scratch: PerThread[PoolScratch],
 ) -> None:  # fmt: skip
     """Answer sorted queries; if `itself` ≥ 0, query i leaves out a copy of key `itself` + i."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkv.similarity.algebra.heads import check_heads, narrow_heads, over_heads
 from qkv.similarity.base import DotForm, PreparedSize, Similarity, log_or_never, widen
-from qkv.similarity.positive import Positive
+from qkv.similarity.positive_parameter import Positive
 
 
 class _Changed(Similarity):

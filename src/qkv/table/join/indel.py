@@ -47,7 +47,7 @@ class Candidates(NamedTuple):
     letters: Int32_1
 
 
-class Found(NamedTuple):
+class NearPairs(NamedTuple):
     """Pairs within the limit: for each query at most `room` of them, from `start` on."""
 
     start: Int1  # (n,)
@@ -156,7 +156,7 @@ def _meet(
 @kernel
 def compare(
     start: int, stop: int, queries: Queries, candidates: Candidates, most: Int1, longest: int,
-    found: Found, scratch: PerThread[Scratch],
+    found: NearPairs, scratch: PerThread[Scratch],
 ) -> None:  # fmt: skip
     """Find what is near enough to the queries from `start` to `stop`.
 

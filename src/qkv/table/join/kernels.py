@@ -50,7 +50,7 @@ class Queries(NamedTuple):
     spans: Int2  # (n, 2)
 
 
-class Found(NamedTuple):
+class MatchSums(NamedTuple):
     """What the candidates say to each query."""
 
     logs: Double2  # (n, top): of the heaviest, the heaviest first
@@ -313,7 +313,7 @@ def _clear(found: Any, q: int) -> None:
 
 @kernel
 def match(
-    start: int, stop: int, candidates: Candidates, queries: Queries, found: Found,
+    start: int, stop: int, candidates: Candidates, queries: Queries, found: MatchSums,
     scratch: PerThread[Scratch],
 ) -> None:  # fmt: skip
     """Weigh its candidates for each of the queries from `start` to `stop`."""

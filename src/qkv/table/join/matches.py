@@ -51,9 +51,9 @@ class Matches:
             means=np.empty((n, values, 3)),
         )
 
-    def found(self) -> kernels.Found:
+    def found(self) -> kernels.MatchSums:
         """The same for compiled code to write to."""
-        return kernels.Found(
+        return kernels.MatchSums(
             self.logs, self.far, self.rows, self.least, self.peak, self.sums, self.means
         )
 

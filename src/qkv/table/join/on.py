@@ -12,7 +12,7 @@ from qkv.table.columns import Kind, kind_of, unit_of
 from qkv.table.comparison import COMPACT, KERNELS
 from qkv.table.join.kernels import NEAREST
 from qkv.table.join.keys import common_type, per_unit
-from qkv.table.similarity import FUZZY_BANDWIDTH, BandwidthLike, CutoffLike, wanted_for
+from qkv.table.similarity_spec import FUZZY_BANDWIDTH, BandwidthLike, CutoffLike, similarity_specs
 from qkv.table.where import check_column
 
 #: Which columns, and how alike: {"name": "fuzzy", ("date", "day"): qkv.Gaussian(3)}.
@@ -135,7 +135,7 @@ def _one(
         return On(own, other, type, "nearest")
     # One cutoff is for whatever is fuzzy.
     least = cutoff if how == "fuzzy" or isinstance(cutoff, Mapping) else None
-    wanted = wanted_for(own, type, how, bandwidth, least)
+    wanted = similarity_specs(own, type, how, bandwidth, least)
     if wanted.lacks_bandwidth:
         raise ValueError(
             f"similarity {wanted.name!r} of column {own!r} needs a bandwidth: "

@@ -10,14 +10,14 @@ import pyarrow as pa
 import torch
 
 from qkv.memory import budget
+from qkv.table.aggregation import Progress
 from qkv.table.join.chunk import Chunk, Keys, decoded_type, is_number
 from qkv.table.join.index import sorting_column
 from qkv.table.join.kernels import MASS, MEAN
 from qkv.table.join.matches import Matches
 from qkv.table.join.on import OnLike, read_on
 from qkv.table.join.report import JoinReport
-from qkv.table.reading import Progress
-from qkv.table.similarity import BandwidthLike, CutoffLike
+from qkv.table.similarity_spec import BandwidthLike, CutoffLike
 from qkv.table.sources import Request, Source, open_source
 from qkv.table.where import WhereLike, check_column, condition_of
 

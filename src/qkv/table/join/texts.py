@@ -131,10 +131,10 @@ class FuzzyIndex:
         bits: np.ndarray,
         limits: np.ndarray,
         room: np.ndarray,
-    ) -> indel.Found:
+    ) -> indel.NearPairs:
         n = len(before.left)
         total = int(room.sum())
-        found = indel.Found(
+        found = indel.NearPairs(
             np.cumsum(room) - room,
             room,
             np.zeros(n, np.int64),
@@ -158,7 +158,7 @@ class FuzzyIndex:
         self,
         queries: Texts,
         before: Candidates,
-        found: indel.Found,
+        found: indel.NearPairs,
         which: np.ndarray,
         bandwidth: float,
     ) -> Candidates:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from qkv.table.sources.base import Part, Request, Scan, Source
-from qkv.table.sources.opening import open_source
+from qkv.table.sources.open import open_source
 
 __all__ = ["Part", "Request", "Scan", "Source", "open_source"]

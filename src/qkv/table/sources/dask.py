@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from qkv.extras import need
+from qkv.optional_dependencies import require
 from qkv.table.sources.base import Part, Request, Scan, Source, numbered
 from qkv.table.sources.stream import MemoryTable, pandas_field, pandas_frame
 
@@ -32,7 +32,7 @@ class DaskFrame(Source):
         return Scan(self._batches(request), self.columns_for(request), notes)
 
     def parts(self, request: Request) -> list[Part]:
-        opened = need("dask", "cluster").delayed(pandas_frame, pure=False)
+        opened = require("dask", "cluster").delayed(pandas_frame, pure=False)
         return [
             Part(opened(partition, self.schema), f"partition {number} of the Dask DataFrame")
             for number, partition in enumerate(self._frame.to_delayed())

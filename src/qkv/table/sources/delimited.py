@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
-from qkv.extras import need
+from qkv.optional_dependencies import require
 from qkv.table.sources.base import Part, Request, Scan, Source, Where
 from qkv.table.sources.dialect import (
     SAMPLE_ROWS,
@@ -41,7 +41,7 @@ def open_delimited(
 
     Folders between `root` and a file that are called name=value are columns too.
     """
-    duckdb = need("duckdb", "table")
+    duckdb = require("duckdb", "table")
     options = check_options(given)
     connection = _connection()
     copies = _Copies()
@@ -76,7 +76,7 @@ class _File(NamedTuple):
 
 
 def _connection() -> Any:
-    return need("duckdb", "table").connect(config={"autoinstall_known_extensions": "false"})
+    return require("duckdb", "table").connect(config={"autoinstall_known_extensions": "false"})
 
 
 class Csv(Relation):
@@ -119,7 +119,7 @@ class Csv(Relation):
         ]
 
     def _stream(self, relation: Any, columns: list[str], later: Where) -> Iterator[pa.RecordBatch]:
-        refusals = (need("duckdb", "table").Error, pa.ArrowException, OSError)
+        refusals = (require("duckdb", "table").Error, pa.ArrowException, OSError)
         try:
             yield from super()._stream(relation, columns, later)
         except refusals as error:
@@ -194,7 +194,7 @@ def _together(
 
     `readable` are their paths, or those of copies in UTF-8.
     """
-    duckdb = need("duckdb", "table")
+    duckdb = require("duckdb", "table")
     parts = []
     named = zip(readable, files, strict=True)
     for (_, told), group in groupby(
@@ -236,7 +236,7 @@ def _together(
 
 def _whole_number(name: str, dialect: Dialect) -> Any:
     """The text of a whole number, as SQL reads it; an error where it is none."""
-    duckdb = need("duckdb", "table")
+    duckdb = require("duckdb", "table")
     call, value = duckdb.FunctionExpression, duckdb.ConstantExpression
     text = column_named(name)
     if dialect.thousands:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from qkv.extras import need
+from qkv.optional_dependencies import require
 from qkv.table.sources.base import BATCH_ROWS, Request, Scan, Source, Where, filtered
 from qkv.table.sources.named import column_named
 from qkv.table.sources.sql import queries_of
@@ -18,7 +18,7 @@ from qkv.table.where import Dialect, build
 
 def open_duckdb(path: Path, table: str | None, sql: str | None) -> Source:
     """A table or query of a DuckDB file, which is opened to be read only."""
-    duckdb = need("duckdb", "table")
+    duckdb = require("duckdb", "table")
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
     queries = queries_of(table, sql)
@@ -46,7 +46,7 @@ def _asked(connection: Any, query: str) -> Any:
 
 def open_parquet(path: Path, names: list[str]) -> Source:
     """A Parquet file whose columns have other names here, which Arrow's datasets cannot do."""
-    duckdb = need("duckdb", "table")
+    duckdb = require("duckdb", "table")
     relation = duckdb.connect().read_parquet(str(path))
     columns = map(column_named, relation.columns)
     chosen = (own.alias(name) for own, name in zip(columns, names, strict=True))
@@ -85,7 +85,7 @@ class Relation(Source):
 
 
 def _dialect() -> Dialect:
-    duckdb = need("duckdb", "table")
+    duckdb = require("duckdb", "table")
     constant = duckdb.ConstantExpression
     return Dialect(
         column=column_named,

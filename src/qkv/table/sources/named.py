@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from qkv.extras import need
+from qkv.optional_dependencies import require
 
 
 def column_named(name: str) -> Any:
     """The expression that is this column; `*` as a name is not all of them."""
-    duckdb = need("duckdb", "table")
+    duckdb = require("duckdb", "table")
     return duckdb.SQLExpression('"*"') if name == "*" else duckdb.ColumnExpression(name)

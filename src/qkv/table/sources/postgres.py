@@ -20,19 +20,19 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qkv.extras import need
+from qkv.optional_dependencies import require
 from qkv.table.columns import plain
 from qkv.table.sources import base
 from qkv.table.sources.base import Part, Request, Scan, Source, Where, filtered, numbered
 from qkv.table.sources.sql import queries_of, quoted
 from qkv.table.where import (
-    Both,
+    And,
     Compare,
     Condition,
-    Either,
     Missing,
-    Negation,
+    Not,
     OneOf,
+    Or,
     both,
 )
 
@@ -108,7 +108,7 @@ class Postgres(Source):
             # The first part has what came below the least meanwhile, and rows without the key.
             own._range = below if start is None else both(Compare(key, ">=", start), below)
             if start is None and below is not None:
-                own._range = Either(below, Missing(key))
+                own._range = Or(below, Missing(key))
             parts.append(Part(own, f"PostgreSQL, {own._range or 'all rows'}"))
         return parts
 
@@ -159,12 +159,12 @@ class Postgres(Source):
             return "\n".join(line for (line,) in cursor.fetchall())
 
     def _connect(self) -> Any:
-        dbapi = need("adbc_driver_postgresql.dbapi", "table")
+        dbapi = require("adbc_driver_postgresql.dbapi", "table")
         return self._tried(lambda: dbapi.connect(self._uri, autocommit=True))
 
     def _tried(self, action: Any) -> Any:
         """What the action gives; the server's own words in one line where it refuses."""
-        manager = need("adbc_driver_manager", "table")
+        manager = require("adbc_driver_manager", "table")
         try:
             return action()
         except manager.Error as error:
@@ -243,11 +243,11 @@ def _sql(condition: Condition, values: list[str]) -> str:
                 return f"{quoted(column)} IN ({inside})"
             case Missing(column):
                 return f"{quoted(column)} IS NULL"
-            case Both(left, right):
+            case And(left, right):
                 return f"({text(left)} AND {text(right)})"
-            case Either(left, right):
+            case Or(left, right):
                 return f"({text(left)} OR {text(right)})"
-            case Negation(inner):
+            case Not(inner):
                 return f"(NOT {text(inner)})"
 
     return text(condition)

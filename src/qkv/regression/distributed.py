@@ -1,0 +1,180 @@
+"""Examples that stay on the workers of a Dask cluster: each part answers, and answers merge.
+
+What is not distributed is refused by name: the search for a bandwidth, lines (degree 1),
+categories, missing numbers, weights of rows, and the nearest example where none is in sight.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qkv.cluster import jobs
+from qkv.optional_dependencies import require
+from qkv.regression import local
+from qkv.regression.training_data import Array, Keys, TrainingData, Width
+from qkv.similarity import Kernel
+
+
+class PartialMean(NamedTuple):
+    """What some examples say to some queries, ready to be merged with what others say."""
+
+    answer: Array  # (n, k)
+    log_total: Array  # (n,)
+
+    def merge(self, other: PartialMean) -> PartialMean:
+        peak = np.maximum(self.log_total, other.log_total)
+        safe = np.where(peak == -np.inf, 0.0, peak)
+        own, theirs = np.exp(self.log_total - safe), np.exp(other.log_total - safe)
+        total = own + theirs
+        share = np.divide(theirs, total, where=total > 0, out=np.zeros_like(total))[:, None]
+        answer = self.answer + share * (other.answer - self.answer)
+        answer = np.where(share == 0, self.answer, np.where(share == 1, other.answer, answer))
+        with np.errstate(divide="ignore"):
+            return PartialMean(answer, np.log(total) + safe)
+
+
+class Sums(NamedTuple):
+    """How many rows there are, and the sums of their targets."""
+
+    rows: int
+    target: Array
+
+    def merge(self, other: Sums) -> Sums:
+        return Sums(self.rows + other.rows, self.target + other.target)
+
+
+class Question(NamedTuple):
+    """How each part is asked."""
+
+    kernel: Kernel
+    width: Width
+    query: Array
+
+
+class DistributedData:
+    """Keys and targets on the workers, in parts."""
+
+    def __init__(self, client: Any, x: Any, y: Any, classes: Any = None) -> None:
+        """`x` (m, d) and `y` (m,) or (m, k) are Dask arrays of one chunk of columns each."""
+        dask = require("dask", "cluster")
+        x = x.rechunk({1: -1})
+        y = (y if y.ndim == 2 else y[:, None]).rechunk((x.chunks[0], -1))
+        made = dask.delayed(_examples, pure=False)
+        blocks = zip(x.to_delayed().ravel(), y.to_delayed().ravel(), strict=True)
+        self.client = client
+        # Held for as long as the model lives: the keys are computed once, and stay.
+        self.parts = client.compute([made(*pair, classes) for pair in blocks])
+        sums = jobs.fold(client, _sums, self.parts, None, Sums.merge)
+        self.rows, self.mean = sums.rows, sums.target / sums.rows
+
+    def answer(self, query: Array, kernel: Kernel, width: Width) -> PartialMean:
+        """What all examples say."""
+        shared = Question(kernel, width, query)
+        return jobs.fold(self.client, _ask, self.parts, shared, PartialMean.merge)
+
+    def lazy_answer(self, query: Any, kernel: Kernel, width: Width, finish: Any) -> Any:
+        """The same as a Dask array, for one: computed when it is."""
+        dask, arrays = require("dask", "cluster"), require("dask.array", "cluster")
+        query = query.rechunk({1: -1})
+        ask, merge = dask.delayed(_ask_block), dask.delayed(_merge_all)
+        done = dask.delayed(finish)
+        example = finish(PartialMean(np.zeros((1, len(self.mean))), np.zeros(1)))
+        blocks = [
+            arrays.from_delayed(
+                done(merge([ask(part, block, kernel, width) for part in self.parts])),
+                (length, *example.shape[1:]),
+                example.dtype,
+            )
+            for block, length in zip(query.to_delayed().ravel(), query.chunks[0], strict=True)
+        ]
+        return arrays.concatenate(blocks)
+
+
+def filled(policy: str, prior: Array, told: PartialMean) -> Array:
+    """The answers, by `policy` where no example is in sight."""
+    empty = told.log_total == -np.inf
+    if empty.any() and policy == "raise":
+        raise ValueError(
+            f"{int(empty.sum())} of {len(empty)} queries have no example in sight; a wider "
+            "bandwidth would answer them"
+        )
+    return np.where(empty[:, None], prior if policy == "prior" else np.nan, told.answer)
+
+
+def check_distributed(estimator: Any, sample_weight: Any) -> None:
+    """Raise ValueError where the estimator is asked for what is not distributed."""
+    wanted = {
+        f"bandwidth={estimator.bandwidth!r} (give a number, found on a sample of the rows)":
+            not isinstance(estimator.bandwidth, (int, float, list, tuple, np.ndarray)),
+        f"degree={estimator.degree!r}": estimator.degree != 0,
+        "empty='nearest'": estimator.empty == "nearest",
+        "categorical": estimator.categorical not in (None, "auto"),
+        "ordered": estimator.ordered is not None,
+        "sample_weight": sample_weight is not None,
+    }  # fmt: skip
+    refused = [what for what, asked in wanted.items() if asked]
+    if refused:
+        raise ValueError(f"on Dask arrays these are not distributed: {', '.join(refused)}")
+
+
+def is_lazy(x: Any) -> bool:
+    """Whether this is a Dask array or frame."""
+    return type(x).__module__.partition(".")[0] == "dask"
+
+
+def as_lazy_array(x: Any, name: str) -> Any:
+    """A Dask array of float64 with known chunks."""
+    if not is_lazy(x):
+        raise TypeError(f"{name} must be a Dask array or frame as X is; got {type(x).__name__}")
+    array = x.to_dask_array(lengths=True) if hasattr(x, "to_dask_array") else x
+    return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array
+
+
+def default_client() -> Any:
+    """The client that is current in this process."""
+    distributed = require("distributed", "cluster")
+    try:
+        return distributed.get_client()
+    except ValueError:
+        raise ValueError(
+            "fit on Dask arrays needs a dask.distributed.Client in this process, whose workers "
+            "keep the keys"
+        ) from None
+
+
+def _examples(x: Any, y: Any, classes: Any) -> TrainingData:
+    number = np.ascontiguousarray(x, dtype=np.float64)
+    if classes is None:
+        target = np.ascontiguousarray(y, dtype=np.float64)
+    else:
+        target = np.eye(len(classes))[np.searchsorted(classes, np.asarray(y)[:, 0])]
+    if not (np.isfinite(number).all() and np.isfinite(target).all()):
+        raise ValueError("X and y must hold finite numbers: missing ones are not distributed")
+    if number.shape[1] == 1:  # sorted once, so that no question has to sort again
+        order = np.argsort(number[:, 0], kind="stable")
+        number, target = number[order], target[order]
+    return TrainingData(Keys(number, np.empty((len(number), 0), np.int64)), target, None, (),
+                    np.zeros(target.shape[1]))  # fmt: skip
+
+
+def _sums(part: TrainingData, shared: None) -> Sums:
+    return Sums(len(part.target), part.target.sum(axis=0))
+
+
+def _ask(part: TrainingData, question: Question) -> PartialMean:
+    return _ask_block(part, question.query, question.kernel, question.width)
+
+
+def _ask_block(part: TrainingData, query: Any, kernel: Kernel, width: Width) -> PartialMean:
+    number = np.ascontiguousarray(query, dtype=np.float64)
+    keys = Keys(number, np.empty((len(number), 0), np.int64))
+    return PartialMean(*local.fit(part, kernel, width, keys, degree=0))
+
+
+def _merge_all(told: list[PartialMean]) -> PartialMean:
+    whole = told[0]
+    for each in told[1:]:
+        whole = whole.merge(each)
+    return whole

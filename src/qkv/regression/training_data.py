@@ -1,0 +1,88 @@
+"""What was seen: keys, numbers and categories, with targets and weights; and how wide to look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from qkv.regression.categories import Category
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Codes: TypeAlias = npt.NDArray[np.int64]
+Places: TypeAlias = npt.NDArray[np.intp]
+
+
+class Keys(NamedTuple):
+    """Rows as attention compares them."""
+
+    number: Array  # (n, d): columns that have a distance; NaN where missing
+    code: Codes  # (n, c): categories by number; see `categories` for those that have none
+
+    def take(self, rows: Any) -> Keys:
+        return Keys(self.number[rows], self.code[rows])
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @property
+    def some_missing(self) -> bool:
+        """Whether numbers are missing."""
+        return bool(np.isnan(self.number).any())
+
+
+class TrainingData(NamedTuple):
+    """The training rows, those of weight 0 left out."""
+
+    keys: Keys
+    target: Array  # (m, k), less the pivot
+    weight: Array | None  # (m,) > 0; None where all are 1
+    categories: tuple[Category, ...]  # one for each column of codes
+    pivot: Array  # (k,)
+
+    @classmethod
+    def seen(
+        cls, keys: Keys, target: Array, weight: Array | None, categories: tuple[Category, ...]
+    ) -> TrainingData:
+        """Examples of targets as they were observed.
+
+        Targets far from 0 are counted from a pivot, so that what they differ by keeps its digits:
+        but only where none is lost, which is between half of the pivot and twice of it.
+        """
+        low, high = target.min(axis=0), target.max(axis=0)
+        middle = low / 2 + high / 2
+        least = np.minimum(np.abs(low), np.abs(high))
+        exact = (np.sign(low) == np.sign(high)) & (least >= np.abs(middle) / 2)
+        pivot = np.where(exact, middle, 0.0)
+        return cls(
+            keys, target - pivot if pivot.any() else target, weight, categories, pivot
+        )  # fmt: skip
+
+    def observed(self, answer: Array) -> Array:
+        """Targets, or answers (…, k) made of them, as they would be observed."""
+        return answer + self.pivot if self.pivot.any() else answer
+
+    @property
+    def copies(self) -> Array:
+        """The weight of each row as a number of copies of it."""
+        return np.ones(len(self.target)) if self.weight is None else self.weight
+
+    @property
+    def mean(self) -> Array:
+        return np.average(self.target, axis=0, weights=self.weight)
+
+    def present(self, column: int) -> tuple[Array, Array]:
+        """The numbers of a column that are there, (p, 1), and their copies (p,)."""
+        number = self.keys.number[:, column]
+        there = ~np.isnan(number)
+        return number[there, None], self.copies[there]
+
+
+class Width(NamedTuple):
+    """How wide to look."""
+
+    bandwidth: Array  # (d,): one for each number; or their units, where `neighbors` is given
+    smoothing: Array  # (c,): how much other categories weigh, in each column
+    neighbors: int | None = None  # each query looks as far as so many neighbours

@@ -1,0 +1,1 @@
+"""From a model to text: beam search, alignments, and the translator that users call."""

@@ -1,0 +1,1 @@
+"""Translation models: what both kinds offer to training and decoding, and what they are made of."""

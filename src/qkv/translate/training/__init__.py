@@ -1,0 +1,1 @@
+"""Training: setup, the loop, callbacks, checkpoints, metrics, and several processes."""

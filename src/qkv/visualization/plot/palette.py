@@ -1,0 +1,24 @@
+"""One colour for one thing, in every figure: the same as in the explorer and in the view.
+
+A page can replace these exact values by variables of its own, and so follow light and dark.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from qkv.optional_dependencies import require
+
+GROUND, PAPER, INK, MUTED, LINE = "#ffffff", "#f6f7f9", "#20242c", "#59616e", "#dfe3e8"
+QUERY, KEY, WEIGHT, ANSWER = "#b3430a", "#1f5fa8", "#7a2fa6", "#0b7350"
+
+#: Lines that stand for no role of their own, told apart also in grey.
+SERIES = [ANSWER, KEY, QUERY, WEIGHT, MUTED]
+
+
+@cache
+def weights_map() -> Any:
+    """Weights from none to most: one hue, lighter to darker, the same to the colour-blind."""
+    make = require("matplotlib.colors", "plot").LinearSegmentedColormap
+    return make.from_list("weights", [GROUND, "#dcc4ea", WEIGHT])
