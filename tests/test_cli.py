@@ -100,7 +100,7 @@ def test_an_example_whose_package_is_missing_is_skipped_with_the_reason(tmp_path
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "skipped: " in result.stdout
-    assert "1 examples in" in result.stdout
+    assert "1 example in" in result.stdout
     assert "Skipped: " in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 

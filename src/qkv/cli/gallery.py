@@ -27,7 +27,7 @@ _SECONDS = 2.5  # between two lines where there is no terminal
 def gallery(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Which examples to show; all if none is named."),
+        typer.Argument(metavar="NAME", help="Which examples to show; all if none is named."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -57,7 +57,8 @@ def gallery(
         terminal.summary(console, all_shown)
     taken = time.perf_counter() - start
     skipped = sum(bool(shown.skipped) for shown in all_shown)
-    told = f"{len(all_shown) - skipped} examples in {taken:.0f} s"
+    ran = len(all_shown) - skipped
+    told = f"{ran} example{'s' * (ran != 1)} in {taken:.0f} s"
     console.print(f"{told}{f', {skipped} skipped' if skipped else ''}. The page:", highlight=False)
     console.print(path.as_uri(), style="bold", soft_wrap=True, markup=False, highlight=False)
     if browser and not names and _has_screen():
