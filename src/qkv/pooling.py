@@ -72,7 +72,7 @@ def attend(
         dropout: the share of weights dropped at random; the kept ones are scaled up. Which ones
             depends on torch's random seed alone, not on the operator.
         operator: force one by name: "topk", "lookup", "sorted", "banded", "sdpa", "fused", "dense"
-            or "streamed". One that cannot serve says why.
+            or "streamed". One that does not support the input says why.
 
     Returns:
         (…, n, d_v). A query that may attend to nothing gets 0.

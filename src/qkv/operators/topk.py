@@ -22,7 +22,7 @@ def refusal(problem: Problem) -> str | None:
     if problem.mask is None or problem.mask.as_topk() is None:
         return "the mask is not the best k keys of each query"
     if problem.similarity.per_head:
-        return "what differs from head to head is not weighed key by key"
+        return "similarities with parameters per head are not supported"
     return "there is nothing to compare" if problem.pairs == 0 else None
 
 

@@ -87,7 +87,7 @@ class Checkpoint:
             weights = self.tensors(self.config[which]["weights"])
             form = self.config["normalization"]
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{self.folder} is not whole: {error} is missing or wrong") from error
+            raise ValueError(f"{self.folder} is incomplete: {error} is missing or wrong") from error
         restore(model, weights, self.folder / self.config[which]["weights"])
         return Interpreter(model.eval(), source, target, form)
 
@@ -98,7 +98,7 @@ class Checkpoint:
         try:
             return require("safetensors.torch", "translate").load_file(path)  # type: ignore[no-any-return]
         except FileNotFoundError:
-            raise ValueError(f"{self.folder} is not whole: {path.name} is missing") from None
+            raise ValueError(f"{self.folder} is incomplete: {path.name} is missing") from None
         except safetensors.SafetensorError as error:
             raise ValueError(f"{path} is truncated or damaged: {error}") from error
 
@@ -167,6 +167,6 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path.parent} is not whole: {path.name} is missing") from None
+        raise ValueError(f"{path.parent} is incomplete: {path.name} is missing") from None
     except ValueError as error:
         raise ValueError(f"{path} is truncated or damaged: {error}") from error
