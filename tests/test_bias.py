@@ -405,10 +405,10 @@ def test_plans_name_it() -> None:
         == "banded"
     )
     half = qkv.explain(*(x.half() for x in (query, key, value)), bias=Alibi(_slopes()))
-    assert "gives a bias no gradient" in half.rejected["sdpa"]
+    assert "has no gradient for a bias" in half.rejected["sdpa"]
     line = [x[0, 0, :, :1] for x in (query, key, value)]
     rejected = qkv.explain(*line, similarity="gaussian", bias=lambda i, j: 0.1 * i * j).rejected
-    assert rejected["sorted"] == "sums over runs of sorted keys know no positions"
+    assert rejected["sorted"] == "sums over sorted keys do not support position biases"
     rejected = qkv.explain(*line, similarity="equal", bias=lambda i, j: 0.1 * i * j).rejected
     assert rejected["lookup"].endswith("to which nothing can be added")
 

@@ -105,7 +105,7 @@ def test_second_derivatives_are_linear(similarity: Any, n: int) -> None:
 _N = 8192
 _PLANNED: dict[str, Callable[[], dict[str, Any]]] = {
     "topk": lambda: {"mask": qkv.mask.TopK(8)},
-    "sdpa": lambda: {},
+    "sdpa": dict,
     "sdpa-masked": lambda: {"mask": qkv.mask.Window(_N, _N // 3)},
     "banded": lambda: {"mask": qkv.mask.Window(20, 20)},
     "fused": lambda: {"similarity": qkv.Laplacian(3.0)},

@@ -168,7 +168,10 @@ def test_leave_one_out_is_a_mask(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda q, k, v: (q.expand(5, 2), k.expand(7, 2), v), "keys of 2 dimensions have no order"),
+        (
+            lambda q, k, v: (q.expand(5, 2), k.expand(7, 2), v),
+            "keys have 2 dimensions and",
+        ),
         (lambda q, k, v: (q, k * torch.nan, v), "NaN or inf would contaminate the prefix sums"),
         (lambda q, k, v: (q, k, v.clone().requires_grad_()), "no backward pass"),
     ],

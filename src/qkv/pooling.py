@@ -74,7 +74,7 @@ def attend(
         dropout: the share of weights dropped at random; the kept ones are scaled up. Which ones
             depends on torch's random seed alone, not on the operator.
         operator: force one by name: "topk", "lookup", "sorted", "banded", "sdpa", "fused", "dense"
-            or "streamed". One that cannot serve says why.
+            or "streamed". One that does not support the input says why.
         enable_gqa: grouped heads, as in torch's `scaled_dot_product_attention`: key and value may
             have fewer heads on axis −3 than query, of which each serves a group of neighbouring
             query heads and is not copied for them. Masks and biases are over the query's heads.

@@ -1,4 +1,4 @@
-"""PyTorch's fused kernel, for every similarity that is a dot product in disguise.
+"""PyTorch's fused kernel, for every similarity that can be written as a dot product.
 
 The kernel is fast only where all its wishes are met (four axes, one size for query, key and value,
 last stride 1, no dropout, no mask that needs a gradient); elsewhere torch silently builds the
@@ -46,24 +46,25 @@ def refusal(problem: Problem) -> str | None:
     if not may_be_dot(problem.similarity):
         return f"{type(problem.similarity).__name__} is not a dot product"
     if problem.dropout is not None:
-        return "PyTorch's kernel knows no dropout and would go dense"
+        return "PyTorch's kernel would materialise all weights under dropout"
     if problem.pairs == 0:
         return "there is nothing to compare"
     if takes_plain_formula():
-        return "PyTorch's kernel has no forward mode, and second derivatives in no transform"
+        return "PyTorch's kernel supports neither forward mode nor nested transforms"
     if mask is not None and mask.needs_scores:
-        return f"{mask!r} ranks scores, which PyTorch's kernel does not give out"
+        return f"{mask!r} ranks scores, which PyTorch's kernel does not return"
     if problem.bias is not None and problem.bias.requires_grad and torch.is_grad_enabled():
-        return "PyTorch's kernel gives a floating mask no gradient and would go dense"
+        return "PyTorch's kernel has no gradient for a floating mask"
     if problem.learns_positions and not _can_learn(problem):
         return (
-            "a bias gets its gradient beside PyTorch's kernel in float32 and float64 on a CPU alone"
+            "PyTorch's kernel has no gradient for a bias, and it is computed separately only in "
+            "float32 and float64 on a CPU"
         )
     if problem.wants_total:
         if FLASH is None or problem.query.device.type not in ("cpu", "meta"):
-            return "PyTorch's kernel gives out no total on this device"
+            return "PyTorch's kernel does not return the total weight on this device"
         if problem.needs_grad or torch.compiler.is_compiling():
-            return "PyTorch's kernel gives its total no gradient"
+            return "PyTorch's kernel has no gradient for the total weight"
     return None
 
 
@@ -109,7 +110,7 @@ def share(problem: Problem) -> float:
 
 
 def _cost(problem: Problem) -> Cost:
-    reason = f"{problem.similarity.describe()} is a dot product in disguise"
+    reason = f"{problem.similarity.describe()} can be written as a dot product"
     if isinstance(problem.similarity, (Dot, ScaledDot)):
         reason = "a dot product"
     reason += ", for which PyTorch has a fused kernel"

@@ -215,7 +215,7 @@ class _Parser:
     def either(self) -> Condition:
         self.depth += 1
         if self.depth > 50:
-            raise ValueError("where has more than 50 brackets inside each other")
+            raise ValueError("where has more than 50 nested parentheses")
         condition = self._both()
         while self._taken("or"):
             condition = Or(condition, self._both())

@@ -22,15 +22,15 @@ def refusal(problem: Problem) -> str | None:
     if isinstance(form, str):
         return form
     if problem.key.shape[-1] != 1:
-        return f"keys of {problem.key.shape[-1]} dimensions have no order"
+        return f"keys have {problem.key.shape[-1]} dimensions and cannot be sorted"
     if problem.query.device.type != "cpu":
         return "the kernels are compiled for CPUs"
     if problem.position_bias is not None:
-        return "sums over runs of sorted keys know no positions"
+        return "sums over sorted keys do not support position biases"
     if problem.mask is not None and not _leaves_one_out(problem):
         return "sums over sorted keys support no mask but ExceptSelf of as many queries as keys"
     if problem.dropout is not None:
-        return "sums over sorted keys support no dropout"
+        return "sums over sorted keys do not support dropout"
     if problem.needs_grad:
         return "no backward pass"
     if problem.pairs * problem.value.shape[-1] == 0:

@@ -98,7 +98,9 @@ class Checkpoint:
             form = self.config["normalization"]
         except (KeyError, TypeError, RuntimeError, OverflowError) as error:
             reason = str(error)[:200]
-            raise ValueError(f"{self.folder} is not whole: {reason} is missing or wrong") from error
+            raise ValueError(
+                f"{self.folder} is incomplete: {reason} is missing or wrong"
+            ) from error
         restore(model, weights, path)
         return Interpreter(model.eval(), source, target, form)
 
@@ -106,12 +108,12 @@ class Checkpoint:
         """The tensors of one of the checkpoint's files."""
         path = self.folder / Path(name).name  # a name, never a way out of the folder
         if path.exists() and not path.is_file():
-            raise ValueError(f"{self.folder} is not whole: {path.name!r} is no file")
+            raise ValueError(f"{self.folder} is incomplete: {path.name!r} is no file")
         safetensors = require("safetensors", "translate")
         try:
             return require("safetensors.torch", "translate").load_file(path)  # type: ignore[no-any-return]
         except FileNotFoundError:
-            raise ValueError(f"{self.folder} is not whole: {path.name} is missing") from None
+            raise ValueError(f"{self.folder} is incomplete: {path.name} is missing") from None
         except safetensors.SafetensorError as error:
             raise ValueError(f"{path} is truncated or damaged: {error}") from error
 
@@ -188,6 +190,6 @@ def _read_json(path: Path) -> Any:
             raise ValueError(f"it has more than {MOST_JSON >> 20} MB")
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{path.parent} is not whole: {path.name} is missing") from None
+        raise ValueError(f"{path.parent} is incomplete: {path.name} is missing") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is truncated or damaged: {error}") from error
