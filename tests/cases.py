@@ -313,6 +313,9 @@ MASKS = [
         "window", lambda n, m: mask.Window(2, 1), lambda b, i, j, n, m: -2 <= j - _at(i, n, m) <= 1
     ),
     MaskCase(
+        "except-self", lambda n, m: mask.ExceptSelf(), lambda b, i, j, n, m: j != _at(i, n, m)
+    ),
+    MaskCase(
         "blocks", lambda n, m: mask.Blocks(3), lambda b, i, j, n, m: _at(i, n, m) // 3 == j // 3
     ),
     MaskCase(

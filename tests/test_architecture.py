@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
+import import_graph
 import pytest
+from import_graph import MODULES, SOURCE, imports, room
 
 import qkv
-
-SOURCE = Path(qkv.__file__).parent
 
 #: From the ground up, as in docs/architecture.md: a module imports only what stands before it.
 ORDER = [
@@ -29,6 +28,7 @@ ORDER = [
     "dropout",
     "problem",
     "grouped",
+    "nested",
     "cost",
     "nonfinite",
     "operators",
@@ -57,56 +57,83 @@ ORDER = [
 ]
 
 
-def _home(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
-
-
-def _imports(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "qkv":
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("qkv."):
-            found.add(node.module.split(".")[1])
-        elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("qkv.")}
-    return found
-
-
 @pytest.mark.parametrize("home", ORDER)
 def test_imports_only_go_down(home: str) -> None:
-    files = [path for path in SOURCE.rglob("*.py") if _home(path) == home]
-    assert files, f"{home} is in the order but not in the source"
-    allowed = set(ORDER[: ORDER.index(home) + 1]) | {"__version__"}
-    for path in files:
-        assert _imports(path) <= allowed, path
+    modules = [name for name in MODULES if name != "qkv" and room(name) == home]
+    assert modules, f"{home} is in the order but not in the source"
+    allowed = {*ORDER[: ORDER.index(home) + 1], "qkv"}
+    for module in modules:
+        assert {room(each) for each in imports(module)} <= allowed, module
 
 
 def test_every_module_has_its_place() -> None:
-    assert {_home(path) for path in SOURCE.rglob("*.py")} == {*ORDER, "__init__"}
+    assert {room(module) for module in MODULES} == {*ORDER, "qkv"}
+    # Translation has rooms of its own, in the order in which a sentence goes through them.
+    inner = ["data", "models", "decoding", "training"]
+    for module in MODULES:
+        if _within(module, "qkv.translate") and module.count(".") > 2:
+            own = module.split(".")[2]
+            others = {e.split(".")[2] for e in imports(module) if _within(e, "qkv.translate")}
+            assert others <= set(inner[: inner.index(own) + 1]), module
 
 
-MODULES = {
-    ".".join(("qkv", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
-        ".__init__"
-    ): path
-    for path in SOURCE.rglob("*.py")
-}
+#: What other rooms may import of a room, beside the names that its package exports. The rest is
+#: private to the room. Rooms that only commands use (gallery, explore, benchmarks) have no list.
+OPEN = {
+    "cluster": {"costs", "exchange", "jobs", "sharding"},
+    "formula": {"builtin", "compiled", "forms", "program", "traced"},
+    "jit": {
+        "ahead", "arguments", "builtins", "cache", "kernels", "scratch", "signature", "target",
+        "threads",
+    },
+    "mask": {"base"},
+    "nn": {"encoder", "heads", "positions", "torch_masks"},
+    "operators": {
+        "banded", "base", "dense", "fused", "fused.additive", "fused.inputs", "lookup", "sdpa",
+        "sorted", "sorted.bucket_sort", "sorted.operands", "sorted.polynomial",
+        "sorted.sorted_keys", "streamed", "tiles", "topk",
+    },
+    "similarity": {"adaptive", "base", "distance", "gated", "log_tempered", "prepared"},
+    "table": {
+        "aggregation", "answers", "asking", "columns", "report", "samples", "similarity_spec",
+        "sources", "sources.base", "where",
+    },
+    "translate": {
+        "data.batches", "data.dates", "data.sources", "data.text", "data.vocabulary",
+        "decoding.search", "models.recurrent", "models.transformer", "training.callbacks",
+        "training.checkpoint", "training.metrics", "training.ranks", "training.setup",
+        "training.train",
+    },
+    "visualization": {
+        "plot", "plot.curve", "plot.palette", "summary", "terminal", "viewer", "viewer.page",
+    },
+    "words": {"pieces", "pretrained", "sentence"},
+}  # fmt: skip
+
+
+#: Modules that only give others the names that users import.
+FACES = {"qkv", "qkv.plot", "qkv.summary"}
+
+
+def test_no_room_reaches_into_the_private_files_of_another() -> None:
+    used: dict[str, set[str]] = {name: set() for name in OPEN}
+    for module in MODULES:
+        for each in imports(module):
+            if room(each) in OPEN and room(each) != room(module) and module not in FACES:
+                inside = each.removeprefix(f"qkv.{room(each)}").removeprefix(".")
+                used[room(each)] |= {inside} - {""}
+                assert not inside or inside in OPEN[room(each)], f"{module} imports {each}"
+    assert used == OPEN  # and nothing is open that nobody uses
+
+
+def test_the_drawing_of_the_imports_is_up_to_date() -> None:
+    """`python tests/import_graph.py` draws it anew."""
+    assert import_graph.drawn()[1] == import_graph.drawing()
 
 
 def _graph() -> dict[str, set[str]]:
-    """Which module imports which when it is imported itself, submodules and all."""
-    graph: dict[str, set[str]] = {}
-    for name, path in MODULES.items():
-        found = graph[name] = set()
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                # `from package import module`, or a name of the package itself
-                full = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= (full & MODULES.keys()) or {node.module}
-    return graph
+    """Which module imports which when it is imported itself."""
+    return {name: imports(name, whole=False) for name in MODULES}
 
 
 def _within(module: str, package: str) -> bool:
@@ -162,7 +189,7 @@ def test_compiled_functions_can_be_read() -> None:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    graph = {name: imported & MODULES.keys() for name, imported in _graph().items()}
+    graph = _graph()
     done: set[str] = set()
 
     def visit(name: str, path: tuple[str, ...]) -> None:

@@ -262,7 +262,7 @@ def test_gradients_once_and_twice(operator: str, case: Case) -> None:
     query, key, value = (x[:1, :3].requires_grad_() for x in inputs(case))
     parameters = list(similarity.parameters()) if isinstance(similarity, torch.nn.Module) else []
     if operator == "sorted":
-        with pytest.raises(ValueError, match="the way back from sorted keys has no kernel"):
+        with pytest.raises(ValueError, match="no backward pass"):
             qkv.attend(query, key, value, similarity=similarity, operator=operator)
         return
 

@@ -240,7 +240,7 @@ REFUSED: dict[str, tuple[Formula, str]] = {
 def test_what_is_not_compiled_says_why_and_where(name: str) -> None:
     formula, reason = REFUSED[name]
     query, key, value = _tokens(5, 7, 4, 2)
-    with pytest.raises(ValueError, match="operator 'fused' cannot serve") as caught:
+    with pytest.raises(ValueError, match="operator 'fused' does not support this input") as caught:
         qkv.attend(query, key, value, similarity=formula, operator="fused")
     assert reason in str(caught.value)
     if reason.endswith(("supported", "all keys")):

@@ -100,14 +100,14 @@ def test_gradients_of_any_order() -> None:
 def test_it_says_what_it_does_not_look_up() -> None:
     query, key, value = torch.randn(5, 2), torch.randn(7, 2), torch.randn(7, 3)
     for options, reason in (
-        ({"similarity": "boxcar"}, "Boxcar is more than equality"),
-        ({"mask": qkv.mask.Causal()}, r"one table of keys serves all queries, and Causal\(\) does"),
-        ({"mask": torch.randn(7)}, "to which nothing can be added"),
-        ({"dropout": 0.5}, "a look-up knows no dropout"),
+        ({"similarity": "boxcar"}, "Boxcar is not Equal"),
+        ({"mask": qkv.mask.Causal()}, r"to see the same keys, unlike Causal\(\)"),
+        ({"mask": torch.randn(7)}, "a hash look-up does not support biases"),
+        ({"dropout": 0.5}, "a hash look-up does not support dropout"),
     ):
         with pytest.raises(ValueError, match=reason):
             qkv.attend(query, key, value, operator="lookup", **{"similarity": "equal", **options})
-    with pytest.raises(ValueError, match="function transforms do not see into"):
+    with pytest.raises(ValueError, match="not supported inside torch"):
         torch.func.vmap(
             lambda query: qkv.attend(query, key, value, similarity="equal", operator="lookup")
         )(query.unsqueeze(0))

@@ -80,18 +80,18 @@ def test_prints_like_a_database() -> None:
     plan = qkv.explain(*_sized(4096, 4096, 64, 32), similarity=ranks)
     assert str(plan) == (
         "attend  4,096 queries × 4,096 keys, d_q 64, d_k 64, d_v 32, float32, FromCallable\n"
-        "└─ streamed: tiles keep the memory at 83.9 MB, whatever the number of queries\n"
+        "└─ streamed: tiling keeps memory at 83.9 MB, whatever the number of queries\n"
         f"   work    3.31 GFLOP, about {readable_seconds(plan.seconds)}\n"
-        "   memory  83.9 MB beside the arguments and the answer (all scores at once: 4.4 GB)\n"
+        "   memory  83.9 MB beyond inputs and output (all scores at once: 4.4 GB)\n"
         "   passed over\n"
         "     topk    the mask is not the best k keys of each query\n"
-        "     lookup  FromCallable is more than equality\n"
-        "     sorted  FromCallable is no kernel that sorted keys know\n"
+        "     lookup  FromCallable is not Equal\n"
+        "     sorted  FromCallable has no sorted implementation\n"
         "     banded  all queries may see the same keys\n"
         "     sdpa    FromCallable is not a dot product\n"
         "     fused   the formula has no kernel: median of a pair is not supported "
         f"({Path(__file__).name}:{line}: return -distances.median(-1).values)\n"
-        "     dense   more than 67.1 MB at once, where memory is to stay linear"
+        "     dense   would hold more than 67.1 MB at once, and memory is to stay linear"
     )
     assert plan.flops == 4096 * 4096 * (2 * 64 + 5 + 2 * 32)
 

@@ -225,13 +225,14 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"operator": "sdpa", "similarity": "laplacian"},
         ValueError,
-        "operator 'sdpa' cannot serve: Laplacian is not a dot product; 'fused' can, in 4.2 MB",
+        "operator 'sdpa' does not support this input: Laplacian is not a dot product; "
+        "'fused' can, in 4.2 MB",
     ),
     (
         {"operator": "sdpa", "mask": qkv.mask.TopK(2)},
         ValueError,
-        "operator 'sdpa' cannot serve: TopK(2) ranks scores, which PyTorch's kernel does not give "
-        "out; 'dense' can, in 504 B",
+        "operator 'sdpa' does not support this input: TopK(2) ranks scores, which PyTorch's kernel "
+        "does not return; 'dense' can, in 504 B",
     ),
 ]
 
@@ -257,8 +258,8 @@ def test_rows_must_be_a_plain_slice() -> None:
 def test_dense_refuses_what_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QKV_MEMORY_BUDGET", "1000")
     text = (
-        "operator 'dense' cannot serve: it would hold 33.3 kB at once, above the budget of 1.0 kB; "
-        "'fused' can, in 4.2 MB"
+        "operator 'dense' does not support this input: "
+        "it would hold 33.3 kB at once, above the budget of 1.0 kB; 'fused' can, in 4.2 MB"
     )
     with pytest.raises(MemoryError, match=f"^{re.escape(text)}$"):
         qkv.attend(**GOOD, similarity=qkv.Additive(64, 64, 64 * 3 + 4), operator="dense")

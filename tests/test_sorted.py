@@ -151,12 +151,29 @@ def test_the_planner_sorts_one_dimensional_keys() -> None:
     assert qkv.explain(query[:9], key, value, similarity="boxcar").operator != "sorted"
 
 
+@pytest.mark.parametrize("name", [*KERNELS, "euclidean"])
+def test_leave_one_out_is_a_mask(name: str) -> None:
+    key, value = torch.randn(2, 103, 1).double(), torch.randn(2, 103, 3).double()
+    key[:, 50:60] = key[:, 40:50]  # several at one place: each leaves out itself alone
+    options = {"similarity": name, "mask": qkv.mask.ExceptSelf()}
+    found = qkv.attend_partial(key, key, value, **options, operator="sorted")
+    expected = qkv.attend_partial(key, key, value, **options, operator="dense")
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="the queries must be the keys themselves"):
+        qkv.attend(key + 0.1, key, value, **options, operator="sorted")
+    with pytest.raises(ValueError, match="no mask but ExceptSelf of as many queries as keys"):
+        qkv.attend(key[:, 1:], key, value, **options, operator="sorted")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda q, k, v: (q.expand(5, 2), k.expand(7, 2), v), "keys of 2 dimensions have no order"),
-        (lambda q, k, v: (q, k * torch.nan, v), "would spoil the sums of its neighbours"),
-        (lambda q, k, v: (q, k, v.clone().requires_grad_()), "the way back from sorted keys"),
+        (
+            lambda q, k, v: (q.expand(5, 2), k.expand(7, 2), v),
+            "keys have 2 dimensions and",
+        ),
+        (lambda q, k, v: (q, k * torch.nan, v), "NaN or inf would contaminate the prefix sums"),
+        (lambda q, k, v: (q, k, v.clone().requires_grad_()), "no backward pass"),
     ],
 )
 def test_what_is_declined(change, reason: str) -> None:

@@ -34,7 +34,7 @@ class Plan:
     """How a question will be answered; print it.
 
     `flops`, `bytes` and `seconds` are estimates made from shapes: the work, the memory needed
-    beside the arguments and the answer, and the time, see :mod:`qkv.cost`. `rejected` says of every
+    beyond inputs and output, and the time, see :mod:`qkv.cost`. `rejected` says of every
     other operator why it was passed over.
     """
 
@@ -65,7 +65,7 @@ class Plan:
             f"attend  {self.summary}",
             f"└─ {self.operator}: {self.reason}",
             f"   work    {readable_flops(self.flops)}, about {readable_seconds(self.seconds)}",
-            f"   memory  {readable(self.bytes)} beside the arguments and the answer "
+            f"   memory  {readable(self.bytes)} beyond inputs and output "
             f"(all scores at once: {readable(self.dense_bytes)})",
         ]
         if self.rejected:
@@ -170,7 +170,7 @@ def _forced(problem: Problem, operator: str) -> Offer:
         return offer
     able = explain(problem)
     message = (
-        f"operator {operator!r} cannot serve: {offer}; "
+        f"operator {operator!r} does not support this input: {offer}; "
         f"{able.operator!r} can, in {readable(able.bytes)}"
     )
     raise MemoryError(message) if operator == "dense" else ValueError(message)

@@ -69,7 +69,7 @@ def test_conditions_keep_the_rows_they_name(text: str, rows: list[int]) -> None:
         ("year = 1; drop table t", "where cannot be read at '; drop table t'"),
         ("__import__('os')", "where names column '__import__'"),
         ("= 3", "where expects a column; got ="),
-        ("(" * 60 + "year = 1", "more than 50 brackets"),
+        ("(" * 60 + "year = 1", "more than 50 nested parentheses"),
         ("x" * 10_001, "shorter than 10,000 characters"),
     ],
 )

@@ -81,7 +81,7 @@ def test_what_is_wrong_with_a_folder_is_said(folder: Path, tmp_path: Path) -> No
     assert "is truncated or damaged" in broken(folder, weights, whole[: len(whole) // 2])
     assert "is truncated or damaged" in broken(folder, weights, b"")
     (folder / weights).unlink()
-    with pytest.raises(ValueError, match=r"is not whole: weights-0.safetensors is missing$"):
+    with pytest.raises(ValueError, match=r"is incomplete: weights-0.safetensors is missing$"):
         load(folder)
     (folder / weights).write_bytes(whole)
     vocabulary = (folder / "vocabulary.json").read_bytes()

@@ -419,7 +419,7 @@ def test_a_frame_shows_the_same_page(browser: Browser, tmp_path: Path) -> None:
 
 def test_the_same_module_serves_widgets_and_pages(browser: Browser) -> None:
     weights, view = sentence()
-    static = qkv.viewer.page.STATIC
+    static = qkv.visualization.viewer.page.STATIC
     page = browser.new_context().new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -79,7 +79,7 @@ def test_tensors_arrays_and_lists_give_the_same_view() -> None:
 
 
 def test_the_page_holds_the_module_unchanged_and_the_data_as_data(tmp_path: Path) -> None:
-    static = Path(qkv.viewer.page.STATIC)
+    static = Path(qkv.visualization.viewer.page.STATIC)
     view = qkv.view(some(2, 2), ["a", HOSTILE], title=HOSTILE)
     view.save(tmp_path / "view.html")
     page = (tmp_path / "view.html").read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def test_the_page_holds_the_module_unchanged_and_the_data_as_data(tmp_path: Path
 
 
 def test_the_module_neither_evaluates_nor_writes_html() -> None:
-    module = (qkv.viewer.page.STATIC / "view.js").read_text(encoding="utf-8")
+    module = (qkv.visualization.viewer.page.STATIC / "view.js").read_text(encoding="utf-8")
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "Function(", "fetch("):
         assert way not in module
     assert "</script" not in module
@@ -127,7 +127,7 @@ def test_a_notebook_without_widgets_gets_a_frame(monkeypatch: pytest.MonkeyPatch
     tags = Tags(bundle["text/html"])
     assert tags.found == ["iframe"]
     assert 'sandbox="allow-scripts"' in bundle["text/html"]
-    assert html.escape(qkv.viewer.page.page(view.data)) in bundle["text/html"]
+    assert html.escape(qkv.visualization.viewer.page.page(view.data)) in bundle["text/html"]
     with pytest.raises(
         ImportError, match=r"^anywidget is not installed: pip install '(anywidget.*|qkv\[view\])'$"
     ):
@@ -137,7 +137,7 @@ def test_a_notebook_without_widgets_gets_a_frame(monkeypatch: pytest.MonkeyPatch
 def test_a_notebook_with_widgets_gets_a_widget() -> None:
     view = qkv.view(some(2, 2), ["a", "b"])
     widget = view.widget()
-    static = qkv.viewer.page.STATIC
+    static = qkv.visualization.viewer.page.STATIC
     assert widget.data == view.data
     assert str(widget._esm) == (static / "view.js").read_text(encoding="utf-8")
     assert str(widget._css) == (static / "view.css").read_text(encoding="utf-8")

@@ -57,7 +57,7 @@ def form(
     _TRACED.add(_kind(owner))
     found = follow(trace, formula, query, key)
     if found is None:
-        reason = "it does something else than it did on probes"
+        reason = "it behaves differently on these inputs than when it was traced"
         _remember(kind, _Refused(reason, _reference(owner)))
         return reason
     return found

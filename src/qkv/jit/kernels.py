@@ -302,4 +302,4 @@ def warn_once(reason: str) -> None:
     """Say once in a process that slower operators answer; `explain` tells of each."""
     if not _warned:
         _warned.append(reason)
-        warnings.warn(f"{reason}; slower operators answer instead", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{reason}; a slower operator is used instead", RuntimeWarning, stacklevel=2)

@@ -29,6 +29,7 @@ from qkv.mask.positions import Blocks as Blocks
 from qkv.mask.positions import Causal as Causal
 from qkv.mask.positions import CausalFromStart as CausalFromStart
 from qkv.mask.positions import Dilated as Dilated
+from qkv.mask.positions import ExceptSelf as ExceptSelf
 from qkv.mask.positions import Lengths as Lengths
 from qkv.mask.positions import Window as Window
 from qkv.mask.ranking import TopK as TopK

@@ -100,6 +100,25 @@ class Window(Mask):
         return f"Window({self.before}, {self.after})"
 
 
+class ExceptSelf(Mask):
+    """Every key but the one at the query's own position: leave-one-out, where queries are keys."""
+
+    def allowed(self, tile: Tile) -> Tensor:
+        return self.allowed_at(tile.distances())
+
+    def allowed_at(self, distance: Tensor) -> Tensor:
+        return distance != 0
+
+    def share(self, n: int, m: int) -> float:
+        return 1 - 1 / m if m else 1.0
+
+    def signature(self) -> Hashable:
+        return ExceptSelf
+
+    def __repr__(self) -> str:
+        return "ExceptSelf()"
+
+
 class Blocks(Mask):
     """Keys in the query's own block of `size` positions."""
 

@@ -64,8 +64,8 @@ class KVCache:
         start, stop = self.length, self.length + key.shape[-2]
         if stop > self._most:
             raise ValueError(
-                f"cache has room for {self._most} positions; {start} are taken and "
-                f"{stop - start} came"
+                f"capacity exceeded: the cache holds {start} of {self._most} positions, "
+                f"got {stop - start} more"
             )
         if self._room is None:
             self._room = (self._make_room(key), self._make_room(value))

@@ -32,15 +32,15 @@ def refusal(problem: Problem) -> str | None:
     if not may_be_dot(problem.similarity):
         return f"{type(problem.similarity).__name__} is not a dot product"
     if problem.dropout is not None:
-        return "PyTorch's kernel knows no dropout"
+        return "PyTorch's kernel does not support dropout"
     if takes_plain_formula():
-        return "PyTorch's kernel has no forward mode, and second derivatives in no transform"
+        return "PyTorch's kernel supports neither forward mode nor nested transforms"
     if problem.pairs == 0:
         return "there is nothing to compare"
     if FLASH is None or problem.query.device.type not in ("cpu", "meta"):
         return "the kernel that takes slices of keys runs on CPUs only"
     if problem.wants_total and problem.needs_grad:
-        return "PyTorch's kernel gives its total no gradient"
+        return "PyTorch's kernel has no gradient for the total weight"
     return None
 
 
@@ -51,7 +51,7 @@ def offer(problem: Problem) -> Offer | str:
     if runs is None:
         return "the mask leaves some queries more than one run of keys"
     if problem.learns_positions:
-        return "PyTorch's kernel gives a bias no gradient"
+        return "PyTorch's kernel has no gradient for a bias"
     line = _line(problem)
     if problem.position_bias is not None and (line is None or runs.stride > 1):
         return "only a bias of the distance alone, without strides, is the same for many blocks"
@@ -87,7 +87,7 @@ def estimate(problem: Problem) -> float:
 
 def _cost(problem: Problem, runs: Runs) -> Cost:
     share = 1.0 if problem.query.device.type == "meta" else runs.share(problem.m)
-    reason = f"{share:.2%} of the pairs count, and only they are touched"
+    reason = f"{share:.2%} of the pairs are allowed, and only those are computed"
     heads = 1 if problem.position_bias is None or not problem.batch else problem.batch[-1]
     return Cost(int(problem.flops * share), 4 * BLOCK * problem.m * heads, reason)
 

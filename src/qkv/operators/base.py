@@ -18,7 +18,7 @@ Result: TypeAlias = tuple[Tensor, Tensor | None]
 
 class Cost(NamedTuple):
     flops: int
-    bytes: int  # memory needed beside the arguments and the answer
+    bytes: int  # memory needed beyond inputs and output
     reason: str  # one clause: what makes this operator a good choice here
 
 

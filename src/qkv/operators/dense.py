@@ -39,7 +39,7 @@ def estimate(problem: Problem) -> float | str:
     """Seconds, while the scores stay within a fixed bound, so that memory is linear."""
     size = bytes_needed(problem)
     if size > MOST_BYTES:
-        return f"more than {readable(MOST_BYTES)} at once, where memory is to stay linear"
+        return f"would hold more than {readable(MOST_BYTES)} at once, and memory is to stay linear"
     return seconds(problem)
 
 

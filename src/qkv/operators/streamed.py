@@ -46,7 +46,7 @@ def estimate(problem: Problem) -> float:
 def _cost(problem: Problem) -> Cost:
     one_row = bytes_needed(problem) // problem.n
     size = min(bytes_needed(problem), max(TENSORS_IN_A_TILE * TILE_BYTES, one_row))
-    reason = f"tiles keep the memory at {readable(size)}, whatever the number of queries"
+    reason = f"tiling keeps memory at {readable(size)}, whatever the number of queries"
     return Cost(problem.flops, size, reason)
 
 

@@ -198,7 +198,7 @@ def _tell_of_ends(best: Best, bandwidth: Array) -> None:
         which = "" if bandwidth.size == 1 else f" of column {place} (of the numeric ones)"
         warnings.warn(
             f"the narrowest bandwidth{which} does best, {bandwidth[place]:.3g}, and narrower ones "
-            "do no worse: each example is best foretold by its nearest neighbours alone, as where "
+            "do no worse: the nearest neighbours alone predict each example best, as where "
             "examples are copies of each other or hold no noise",
             BandwidthWarning,
             stacklevel=6,
@@ -206,7 +206,7 @@ def _tell_of_ends(best: Best, bandwidth: Array) -> None:
     if bandwidth.size and len(best.widest) == bandwidth.size:
         warnings.warn(
             "the widest bandwidth does best, and wider ones no worse: all examples together "
-            "foretell each as well as those near it, so the target may not depend on its distance",
+            "predict each as well as those near it, so the target may not depend on its distance",
             BandwidthWarning,
             stacklevel=6,
         )

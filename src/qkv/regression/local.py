@@ -89,7 +89,7 @@ class LeaveOneOut:
         else:
             said, share = self.everyone.without_itself(width)
             moments = frame.moments(said, keys.number, width)
-            if self.everyone.line is None:  # by difference, which costs digits
+            if not self.everyone.is_sorted:  # by difference, which costs digits
                 noise = noise / np.maximum(1 - share, 1e-300)
             doubt = np.flatnonzero(_doubtful(moments, noise))
             if doubt.size:

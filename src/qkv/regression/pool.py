@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from qkv.jit.kernels import UnavailableError, warn_once
+from qkv.mask import ExceptSelf
 from qkv.operators.sorted.sorted_keys import SortedKeys, WeightedMean
 from qkv.partial import Partial
 from qkv.pooling import attend_partial
@@ -176,27 +177,42 @@ class LeaveOneOutPool:
     def __init__(self, examples: TrainingData, kernel: Kernel, columns: Array) -> None:
         self.examples, self.kernel, self.columns = examples, kernel, columns
         self.own = height(kernel) * np.minimum(examples.copies, 1.0)
-        keys = examples.keys
-        self.line: SortedKeys | None = None
-        if keys.number.shape[1] == 1 and not keys.code.shape[1]:
-            unit = at(kernel, np.ones(1)).as_sorted(torch.from_numpy(keys.number))
-            if isinstance(unit, SortedForm):
-                self.unit = unit
-                self.line = SortedKeys(
-                    np.ascontiguousarray(keys.number[:, 0]), columns, examples.weight
-                )
+        #: Whether the keys have an order, along which the others' sums need no difference.
+        self.is_sorted = self._sorted_form(np.ones(1)) is not None
+        self._weighted: SortedKeys | None = None
 
     def without_itself(self, width: Width) -> tuple[WeightedMean, Array]:
         """What the others say to each example, and its share of the weight if it could speak."""
-        if self.line is None or width.neighbors is not None:
+        form = self._sorted_form(width.bandwidth)
+        if form is None or width.neighbors is not None:
             return self._by_difference(width)
-        bandwidth = self.unit.bandwidth * float(width.bandwidth[0])
-        try:
-            said = self.line.pool_others(self.unit.kernel, bandwidth)
-        except UnavailableError as reason:
-            warn_once(str(reason))
-            return self._by_difference(width)
+        if self.examples.weight is not None:
+            try:
+                said = self._of_weighted(form)
+            except UnavailableError as reason:
+                warn_once(str(reason))
+                return self._by_difference(width)
+        else:
+            key = torch.from_numpy(self.examples.keys.number)
+            value, kernel = torch.from_numpy(self.columns), at(self.kernel, width.bandwidth)
+            with torch.no_grad():
+                others = attend_partial(key, key, value, similarity=kernel, mask=ExceptSelf())
+            said = WeightedMean(others.answer.numpy(), others.log_total.numpy())
         return said, self.share(said.log_total, width)
+
+    def _sorted_form(self, bandwidth: Array) -> SortedForm | None:
+        keys = self.examples.keys
+        if keys.number.shape[1] != 1 or keys.code.shape[1]:
+            return None
+        form = at(self.kernel, bandwidth).as_sorted(torch.from_numpy(keys.number))
+        return form if isinstance(form, SortedForm) else None
+
+    def _of_weighted(self, form: SortedForm) -> WeightedMean:
+        """Where rows count several times, a mask would leave out all copies: one is left out."""
+        if self._weighted is None:
+            key = np.ascontiguousarray(self.examples.keys.number[:, 0])
+            self._weighted = SortedKeys(key, self.columns, self.examples.weight)
+        return self._weighted.pool_others(form.kernel, form.bandwidth)
 
     def share(self, log_total: Array, width: Width) -> Array:
         """The share of each example beside others of such a total."""

@@ -179,7 +179,7 @@ class Similarity(nn.Module):
 
     def as_sorted(self, key: Tensor) -> SortedForm | str:
         """This similarity as a kernel over sorted keys, or one clause saying why it is none."""
-        return f"{type(self).__name__} is no kernel that sorted keys know"
+        return f"{type(self).__name__} has no sorted implementation"
 
     def __init_subclass__(cls, **options: object) -> None:
         """A subclass with a formula of its own does not inherit the shortcuts of another."""
@@ -379,7 +379,7 @@ class _Steps(torch.autograd.Function):
 
         def nothing(token: Tensor) -> Tensor:
             if still is None:
-                return torch.zeros_like(token)
+                return token.new_zeros(()).expand_as(token)
             return (token * 0).nan_to_num(0.0) + still
 
         return grad, *(

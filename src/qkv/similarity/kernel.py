@@ -107,7 +107,7 @@ class Kernel(Similarity):
         if isinstance(bandwidth, float):
             return SortedForm(kernel, bandwidth)
         if not can_read_values(bandwidth):
-            return "a bandwidth that cannot be looked at cannot be divided by"
+            return "the bandwidth's value is unavailable while tracing"
         return SortedForm(kernel, float(bandwidth.detach().flatten()[0]))
 
     def tensors(self) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""What was asked of a source, what it was spared, and what came."""
+"""What was asked of a source, what was pushed down to it, and what came."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+#: A condition is a tree, and whoever builds expressions of it goes down to its leaves.
+MOST_COMPARISONS = 200
 _SPELLINGS = {"=": "==", "<>": "!="}
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
@@ -208,11 +210,12 @@ class _Parser:
         self.schema = schema
         self.place = 0
         self.depth = 0
+        self.comparisons = 0
 
     def either(self) -> Condition:
         self.depth += 1
         if self.depth > 50:
-            raise ValueError("where has more than 50 brackets inside each other")
+            raise ValueError("where has more than 50 nested parentheses")
         condition = self._both()
         while self._taken("or"):
             condition = Or(condition, self._both())
@@ -241,6 +244,11 @@ class _Parser:
         return Not(condition) if flips % 2 else condition
 
     def _comparison(self) -> Condition:
+        self.comparisons += 1
+        if self.comparisons > MOST_COMPARISONS:
+            raise ValueError(
+                f"where has more than {MOST_COMPARISONS} comparisons; `in (…)` takes many values"
+            )
         column = self._column()
         if self._taken("is"):
             negated = self._taken("not")

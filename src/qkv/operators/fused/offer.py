@@ -32,7 +32,7 @@ def refusal(problem: Problem) -> str | None:
     if problem.pairs * problem.query.shape[-1] * problem.value.shape[-1] == 0:
         return "there is nothing to compare"
     if in_transform() or in_forward_mode():
-        return "torch's function transforms do not see into the kernels"
+        return "not supported inside torch.func transforms"
     return None
 
 
@@ -44,14 +44,31 @@ def offer(problem: Problem) -> Offer | str:
     if parts is None:
         return f"{problem.mask!r} is neither one run of keys for each query nor a tensor"
     if parts.runs is not None and parts.runs.stride > 1 and not _only_runs(problem, parts):
-        return "keys with a stride combine with no tensor and no dropout"
-    form = problem.similarity.as_fused(problem.query, problem.key)
+        return "strided keys are not supported with a tensor mask or dropout"
+    similarity, query, key = problem.similarity, problem.query, problem.key
+    # Projections of many tokens take time and memory, and `explain` is to compute nothing.
+    lazy = similarity.family in ("additive", "gated") and problem.pairs > MANY_PAIRS
+    form = (
+        similarity.as_fused(query[..., :1, :], key[..., :1, :])
+        if lazy
+        else similarity.as_fused(query, key)
+    )
     if isinstance(form, str):
         return form
     reason = ops.failure(form.kind, form.query.dtype, problem.needs_grad)
     if reason is not None:
         return reason
-    return Offer(run=lambda: answer(problem, form, parts), cost=lambda: _cost(problem, form, parts))
+
+    def run() -> Result:
+        whole = similarity.as_fused(query, key) if lazy else form
+        assert isinstance(whole, FusedForm)
+        return answer(problem, whole, parts)
+
+    return Offer(run=run, cost=lambda: _cost(problem, form, parts))
+
+
+#: From so many pairs on, looking at one token of each first costs next to nothing.
+MANY_PAIRS = 2**22
 
 
 #: Fewer features of pairs than this are not worth tracing and compiling a formula for.
@@ -91,7 +108,7 @@ def _cost(problem: Problem, form: FusedForm, parts: Parts) -> Cost:
     size = 4 * 2**20  # the tiles of all threads, whatever the problem
     if problem.position_bias is not None:
         size += min(10 * TILE_BYTES, 4 * problem.pairs)
-    reason = f"{name} has a kernel of its own, which keeps its tiles in the caches"
+    reason = f"{name} has a fused kernel, which is more cache-friendly"
     if problem.similarity.family == "any":
         formula = problem.similarity.formula
         name = getattr(formula, "__name__", type(formula).__name__)
@@ -102,7 +119,7 @@ def _cost(problem: Problem, form: FusedForm, parts: Parts) -> Cost:
     share = 1.0
     if parts.runs is not None and problem.query.device.type != "meta":
         share = parts.runs.share(problem.m)
-        reason += f"; {share:.2%} of the pairs count, and only they are touched"
+        reason += f"; {share:.2%} of the pairs are allowed, and only those are computed"
     return Cost(int(problem.flops * share), size, f"{reason} ({readable(size)})")
 
 

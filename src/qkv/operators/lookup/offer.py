@@ -19,21 +19,21 @@ from qkv.tracing import in_forward_mode, in_transform, sizes_are_known
 def refusal(problem: Problem) -> str | None:
     """Why nothing can be looked up, as far as sizes, types and masks tell."""
     if type(problem.similarity) is not Equal:
-        return f"{type(problem.similarity).__name__} is more than equality"
+        return f"{type(problem.similarity).__name__} is not Equal"
     if problem.query.device.type not in ("cpu", "meta"):
         return "the loops are compiled for CPUs"
     if problem.dropout is not None:
-        return "keys of one group share one weight, so a look-up knows no dropout"
+        return "a hash look-up does not support dropout"
     if problem.mask is not None and (problem.mask.per_query or problem.mask.needs_scores):
-        return f"one table of keys serves all queries, and {problem.mask!r} does not"
+        return f"a hash look-up needs all queries to see the same keys, unlike {problem.mask!r}"
     if problem.adds_to_scores:
-        return "keys of one group share one weight, to which nothing can be added"
+        return "a hash look-up does not support biases"
     if problem.pairs * problem.dim * problem.value.shape[-1] == 0:
         return "there is nothing to compare"
     if sizes_are_known(problem.m) and problem.m >= 2**30:
         return "places of keys are kept in 32 bits"
     if in_transform() or in_forward_mode():
-        return "torch's function transforms do not see into the loops"
+        return "not supported inside torch.func transforms"
     return None
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from qkv import cost
+from qkv.mask import ExceptSelf
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.sorted.sorted_keys import Array, SortedKeys, failure
+from qkv.operators.sorted.sorted_keys import Array, SortedKeys, WeightedMean, failure
 from qkv.problem import Problem
 from qkv.similarity.base import SortedForm
 from qkv.tracing import can_read_values
@@ -21,15 +22,17 @@ def refusal(problem: Problem) -> str | None:
     if isinstance(form, str):
         return form
     if problem.key.shape[-1] != 1:
-        return f"keys of {problem.key.shape[-1]} dimensions have no order"
+        return f"keys have {problem.key.shape[-1]} dimensions and cannot be sorted"
     if problem.query.device.type != "cpu":
         return "the kernels are compiled for CPUs"
     if problem.position_bias is not None:
-        return "sums over runs of sorted keys know no positions"
-    if problem.mask is not None or problem.dropout is not None:
-        return "sums over runs of sorted keys know no mask and no dropout"
+        return "sums over sorted keys do not support position biases"
+    if problem.mask is not None and not _leaves_one_out(problem):
+        return "sums over sorted keys support no mask but ExceptSelf of as many queries as keys"
+    if problem.dropout is not None:
+        return "sums over sorted keys do not support dropout"
     if problem.needs_grad:
-        return "the way back from sorted keys has no kernel"
+        return "no backward pass"
     if problem.pairs * problem.value.shape[-1] == 0:
         return "there is nothing to compare"
     return None
@@ -45,15 +48,22 @@ def offer(problem: Problem) -> Offer | str:
         return reason
     tokens = (problem.query, problem.key, problem.value)
     if not can_read_values(*tokens):
-        return "keys that cannot be looked at cannot be sorted"
+        return "key values are unavailable while tracing"
     if not all(np.isfinite(tensor.detach().double().numpy()).all() for tensor in tokens):
-        return "what is not finite would spoil the sums of its neighbours"
+        return "NaN or inf would contaminate the prefix sums"
+    if problem.mask is not None and not torch.equal(problem.query, problem.key):
+        return "under ExceptSelf the queries must be the keys themselves"
     return Offer(run=lambda: answer(problem, form), cost=lambda: _cost(problem))
 
 
 def estimate(problem: Problem) -> float:
     """Seconds: near-linear in tokens."""
     return cost.seconds(problem, "sorted", "any")
+
+
+def _leaves_one_out(problem: Problem) -> bool:
+    """Whether each query may see all keys but the one at its own position."""
+    return isinstance(problem.mask, ExceptSelf) and problem.query.shape == problem.key.shape
 
 
 def _cost(problem: Problem) -> Cost:
@@ -73,14 +83,14 @@ def answer(problem: Problem, form: SortedForm) -> Result:
         whole = tensor.detach().expand(*batch, *tensor.shape[-2:]).reshape(-1, *tensor.shape[-2:])
         return np.asarray(whole.double().numpy())
 
-    said = [
-        SortedKeys(np.ascontiguousarray(key[:, 0]), value).pool(
-            np.ascontiguousarray(query[:, 0]), form.kernel, form.bandwidth
-        )
-        for query, key, value in zip(
-            entries(problem.query), entries(problem.key), entries(problem.value), strict=True
-        )
-    ]
+    def pool(query: Array, key: Array, value: Array) -> WeightedMean:
+        keys = SortedKeys(np.ascontiguousarray(key[:, 0]), value)
+        if problem.mask is not None:
+            return keys.pool_others(form.kernel, form.bandwidth)
+        return keys.pool(np.ascontiguousarray(query[:, 0]), form.kernel, form.bandwidth)
+
+    tokens = (entries(problem.query), entries(problem.key), entries(problem.value))
+    said = [pool(query, key, value) for query, key, value in zip(*tokens, strict=True)]
     found, log_total = (
         torch.from_numpy(part[0] if len(part) == 1 else np.stack(part))  # one need not be copied
         for part in zip(*said, strict=True)

@@ -52,7 +52,7 @@ def _draw_memory(axes: Axes, plan: Plan) -> None:
     axes.set_xscale("log")
     axes.set_xlim(left, max(sizes) * 8 + 10)
     axes.set_xlabel(
-        f"bytes beside the arguments and the answer; work {readable_flops(plan.flops)}", fontsize=9
+        f"bytes beyond inputs and output; work {readable_flops(plan.flops)}", fontsize=9
     )
     axes.invert_yaxis()
     axes.minorticks_off()
