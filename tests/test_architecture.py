@@ -27,6 +27,7 @@ ORDER = [
     "partial",
     "dropout",
     "problem",
+    "grouped",
     "cost",
     "nonfinite",
     "operators",
@@ -85,7 +86,7 @@ OPEN = {
         "threads",
     },
     "mask": {"base"},
-    "nn": {"encoder", "grouped", "heads", "positions", "torch_masks"},
+    "nn": {"encoder", "heads", "positions", "torch_masks"},
     "operators": {
         "banded", "base", "dense", "fused", "fused.additive", "fused.inputs", "lookup", "sdpa",
         "sorted", "sorted.bucket_sort", "sorted.operands", "sorted.polynomial",

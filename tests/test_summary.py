@@ -38,6 +38,40 @@ def test_distance_equals_a_loop_aligned_to_the_end(n: int, m: int) -> None:
     torch.testing.assert_close(summary.distance(w), torch.tensor(expected, dtype=torch.float64))
 
 
+@pytest.mark.parametrize(("n", "m"), [(N, N), (N, M), (1, M)])
+def test_information_equals_a_loop(n: int, m: int) -> None:
+    w = weights(HEADS, n, m)
+    expected = []
+    for head in w.tolist():
+        key = [sum(row[j] for row in head) / n for j in range(m)]
+        apart = dict.fromkeys(range(-n, m + 1), 0.0)
+        for i in range(n):
+            for j in range(m):
+                apart[j - i] += head[i][j] / n
+        bits = 0.0
+        for i in range(n):
+            for j in range(m):
+                if abs(i + m - n - j) > 1:
+                    e = max(key[j], apart[j - i])
+                    bits += head[i][j] * math.log2(head[i][j] / e) / n
+        expected.append(bits)
+    torch.testing.assert_close(summary.information(w), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_the_head_that_tells_most_is_neither_even_nor_fixed() -> None:
+    n = 11
+    pairs = torch.eye(n).double()[torch.tensor([7, 9, 4, 10, 2, 8, 6, 0, 5, 1, 3])]
+    back = torch.eye(n).double().roll(-3, dims=1)
+    even, sink = torch.full((n, n), 1 / n).double(), torch.eye(n).double()[[0] * n]
+    w = torch.stack(
+        [torch.stack([even, sink]), torch.stack([back, pairs]), torch.stack([even] * 2)]
+    )
+    assert summary.most_telling(w) == (1, 1)
+    assert summary.most_telling(w.numpy()) == (1, 1)
+    w[0, 0] = math.nan
+    assert summary.most_telling(w) == (1, 1)
+
+
 def test_rows_that_look_at_nothing_do_not_shorten_the_distance() -> None:
     w = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     assert summary.distance(w).item() == pytest.approx(0.5)

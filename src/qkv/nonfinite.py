@@ -3,6 +3,7 @@
 Zero times NaN is NaN, forwards and backwards, so weighting a masked key by 0 is not enough. Under
 a mask, keys and values that hold NaN or inf are replaced by 0 before any operator sees them, and
 the queries that *may* attend to one of them get NaN as their answer: what is wrong must show.
+Likewise a query that holds NaN or inf gets NaN, unless it may attend to nothing: then it gets 0.
 """
 
 from __future__ import annotations
@@ -37,19 +38,31 @@ def quarantine(problem: Problem) -> Quarantined:
         return Quarantined(problem, None)
     key, value = problem.key, problem.value
     looking = can_read_values(key, value)
+    tainted = None
+    if looking and not is_finite(problem.query):
+        problem, tainted = _without_bad_queries(problem)
     if looking and is_finite(key, value):
-        return Quarantined(problem, None)
+        return Quarantined(problem, tainted)
     visible = mask.visible_keys(problem.tile(0, problem.n))  # (..., 1, m)
     if visible is not None and not (looking and bool(visible.all())):
         key, value = torch.where(visible.mT, key, 0.0), torch.where(visible.mT, value, 0.0)
         problem = problem._replace(key=key, value=value)
     if not mask.per_query or (looking and is_finite(key, value)):
-        return Quarantined(problem, None)
+        return Quarantined(problem, tainted)
     bad = ~(key.isfinite().all(-1) & value.isfinite().all(-1))  # (..., m)
     problem = problem._replace(
         key=key.nan_to_num(0.0, 0.0, 0.0), value=value.nan_to_num(0.0, 0.0, 0.0)
     )
-    return Quarantined(problem, _may_reach(problem, bad))
+    reached = _may_reach(problem, bad)
+    return Quarantined(problem, reached if tainted is None else reached | tainted)
+
+
+def _without_bad_queries(problem: Problem) -> tuple[Problem, Tensor]:
+    """The problem with 0 in queries that hold NaN or inf, and which of them see a key, (…, n)."""
+    bad = ~problem.query.isfinite().all(-1)
+    anything = torch.ones(*problem.batch, problem.m, dtype=torch.bool, device=bad.device)
+    problem = problem._replace(query=problem.query.nan_to_num(0.0, 0.0, 0.0))
+    return problem, bad & _may_reach(problem, anything)
 
 
 def _may_reach(problem: Problem, bad: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qkv.jit.kernels import UnavailableError, warn_once
 from qkv.memory import readable
@@ -47,6 +47,18 @@ class Plan:
     dense_bytes: int
     summary: str
     run: Callable[[], Result] = field(repr=False, compare=False)
+
+    def times(self, count: int) -> Plan:
+        """The same for `count` such questions, one after the other."""
+        if count == 1:
+            return self
+        return replace(
+            self,
+            flops=count * self.flops,
+            seconds=count * self.seconds,
+            dense_bytes=count * self.dense_bytes,
+            summary=f"{count} groups of heads, each {self.summary}",
+        )
 
     def __str__(self) -> str:
         lines = [
@@ -123,11 +135,12 @@ def explain(problem: Problem) -> Plan:
     seconds: dict[str, float] = {}
     rejected: dict[str, str] = {}
     for name, operator in OPERATORS.items():
-        estimate = operator.estimate(problem)
         offer = operator.ask(problem)
-        if isinstance(offer, str):
+        if isinstance(offer, str):  # what is refused may have no estimate, such as no pairs at all
             rejected[name] = offer
-        elif isinstance(estimate, str):
+            continue
+        estimate = operator.estimate(problem)
+        if isinstance(estimate, str):
             rejected[name] = estimate
         else:
             able[name], seconds[name] = offer, estimate

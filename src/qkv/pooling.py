@@ -9,16 +9,16 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from qkv import plan
+from qkv import grouped, plan
 from qkv.bias import BiasLike
-from qkv.mask import MaskLike
+from qkv.mask import MaskLike, as_mask
 from qkv.memory import budget, readable
 from qkv.nonfinite import quarantine
 from qkv.operators.base import Result
 from qkv.operators.dense import weigh
 from qkv.partial import Partial
 from qkv.problem import Array, Problem, as_tensors, validate, with_bias
-from qkv.similarity import SimilarityLike
+from qkv.similarity import SimilarityLike, as_similarity
 from qkv.tracing import can_read_values, is_finite
 
 ArrayT = TypeVar("ArrayT", Tensor, npt.NDArray[np.floating[Any]])
@@ -34,6 +34,7 @@ def attend(
     bias: BiasLike | None = None,
     dropout: float = 0.0,
     operator: str | None = None,
+    enable_gqa: bool = False,
 ) -> ArrayT:
     """What the values say, each weighted by how alike its key and the query are (Eq. 1).
 
@@ -73,6 +74,9 @@ def attend(
             depends on torch's random seed alone, not on the operator.
         operator: force one by name: "topk", "lookup", "sorted", "banded", "sdpa", "fused", "dense"
             or "streamed". One that does not support the input says why.
+        enable_gqa: grouped heads, as in torch's `scaled_dot_product_attention`: key and value may
+            have fewer heads on axis −3 than query, of which each serves a group of neighbouring
+            query heads and is not copied for them. Masks and biases are over the query's heads.
 
     Returns:
         (…, n, d_v). A query that may attend to nothing gets 0.
@@ -84,14 +88,38 @@ def attend(
     mask = with_bias(mask, bias)
     if has_torch_function_variadic(q, k, v):
         # Someone watches or replaces torch's functions, as `qkv.record` does, and this is one.
+        if enable_gqa:
+            grouped.check(q, k, v)
+            k, v = (grouped.for_every_head(x, q.shape[-3]) for x in (k, v))
         options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
         asked: Any = attend
         answer: Tensor = handle_torch_function(
             asked, (q, k, v), q, k, v, **options, operator=operator
         )
+    elif enable_gqa:
+        parts = _parts(q, k, v, similarity, mask, dropout)
+        answers = [_answer(part, operator)[0] for part in parts]
+        answer = grouped.joined(answers, (q, k, v), v.shape[-1])
     else:
         answer, _ = _answer(validate(q, k, v, similarity, mask, dropout), operator)
     return answer.detach().numpy() if numpy else answer  # type: ignore[return-value]
+
+
+def _parts(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    similarity: SimilarityLike,
+    mask: MaskLike | None,
+    dropout: float = 0.0,
+    wants_total: bool = False,
+) -> list[Problem]:
+    """The problems that a question about grouped heads comes to."""
+    whole = None if mask is None else as_mask(mask)
+    return [
+        validate(*part, dropout, wants_total)
+        for part in grouped.questions(query, key, value, as_similarity(similarity), whole, dropout)
+    ]
 
 
 def _answer(problem: Problem, operator: str | None) -> Result:
@@ -107,6 +135,8 @@ def _answer(problem: Problem, operator: str | None) -> Result:
         problem = problem._replace(asked_again=True)
     quarantined = quarantine(problem)
     answer, log_total = plan.answer(quarantined.problem, operator)
+    if log_total is not None:
+        log_total = quarantined.mark(log_total.unsqueeze(-1)).squeeze(-1)
     return quarantined.mark(answer), log_total
 
 
@@ -119,6 +149,7 @@ def attend_partial(
     mask: MaskLike | None = None,
     bias: BiasLike | None = None,
     operator: str | None = None,
+    enable_gqa: bool = False,
 ) -> Partial:
     """What *these* keys say, to be merged with what others say; see :class:`qkv.Partial`.
 
@@ -126,8 +157,15 @@ def attend_partial(
     the keys given here, not those of the whole; ``bias=lambda i, j: alibi(i + ahead, j)`` moves on.
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
-    problem = validate(q, k, v, similarity, with_bias(mask, bias), wants_total=True)
-    return answer_partial(problem, operator)
+    mask = with_bias(mask, bias)
+    if not enable_gqa:
+        return answer_partial(validate(q, k, v, similarity, mask, wants_total=True), operator)
+    problems = _parts(q, k, v, similarity, mask, wants_total=True)
+    parts = [answer_partial(problem, operator) for problem in problems]
+    return Partial(
+        grouped.joined([part.answer for part in parts], (q, k, v), v.shape[-1]),
+        grouped.joined([part.log_total for part in parts], (q, k, v)),
+    )
 
 
 def answer_partial(problem: Problem, operator: str | None = None) -> Partial:
@@ -145,6 +183,7 @@ def weights(
     mask: MaskLike | None = None,
     bias: BiasLike | None = None,
     rows: slice | None = None,
+    enable_gqa: bool = False,
 ) -> ArrayT:
     """The weights α(q, kᵢ) themselves, (…, n, m): ≥ 0, each row summing to 1 or all 0 (Eq. 2).
 
@@ -157,6 +196,9 @@ def weights(
     array([[0.25, 0.25, 0.25, 0.25]])
     """
     (q, k), numpy = as_tensors(query=query, key=key)
+    if enable_gqa:
+        grouped.check(q, k, k)
+        k = grouped.for_every_head(k, q.shape[-3])  # weights are larger than keys
     quarantined = quarantine(validate(q, k, k, similarity, with_bias(mask, bias)))
     problem = quarantined.problem
     start, stop, step = (rows or slice(None)).indices(problem.n)
@@ -193,6 +235,7 @@ def explain(
     mask: MaskLike | None = None,
     bias: BiasLike | None = None,
     dropout: float = 0.0,
+    enable_gqa: bool = False,
 ) -> plan.Plan:
     """How :func:`attend` would answer, why so, and what it would cost; nothing is computed.
 
@@ -202,5 +245,8 @@ def explain(
     topk
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
-    problem = validate(q, k, v, similarity, with_bias(mask, bias), dropout)
-    return plan.explain(problem.simplified())
+    mask = with_bias(mask, bias)
+    if not enable_gqa:
+        return plan.explain(validate(q, k, v, similarity, mask, dropout).simplified())
+    first, *others = _parts(q, k, v, similarity, mask, dropout)
+    return plan.explain(first.simplified()).times(1 + len(others))

@@ -293,8 +293,10 @@ def as_tensors(**arrays: Array) -> tuple[list[Tensor], bool]:
 def _from_numpy(name: str, array: Any) -> Tensor:
     if array.dtype not in (np.float64, np.float32, np.float16):
         raise TypeError(f"{name} must be floating point; got {array.dtype}")
-    array = np.ascontiguousarray(array)  # torch knows no negative strides
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    array = np.ascontiguousarray(array)
+    # torch knows no negative strides, and NumPy leaves those of axes of one entry as they are.
+    plain = array.flags.writeable and all(stride >= 0 for stride in array.strides)
+    return torch.from_numpy(array if plain else array.copy())
 
 
 def _common_batch(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:

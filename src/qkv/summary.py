@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from qkv.visualization.summary import distance, entropy, hide, mean_over_heads, merge, rollout
+from qkv.visualization.summary import (
+    distance,
+    entropy,
+    hide,
+    information,
+    mean_over_heads,
+    merge,
+    most_telling,
+    rollout,
+)
 
-__all__ = ["distance", "entropy", "hide", "mean_over_heads", "merge", "rollout"]
+__all__ = [
+    "distance",
+    "entropy",
+    "hide",
+    "information",
+    "mean_over_heads",
+    "merge",
+    "most_telling",
+    "rollout",
+]

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from qkv.mask import MaskLike
+from qkv import grouped
+from qkv.mask import MaskLike, as_mask
 from qkv.nonfinite import quarantine
 from qkv.normalize import softmax
 from qkv.operators.dense import admit
 from qkv.problem import Problem, validate
-from qkv.similarity import Bilinear, Cosine, Dot, ScaledDot, SimilarityLike
-from qkv.similarity.base import widen
+from qkv.similarity import Bilinear, Cosine, Dot, ScaledDot, SimilarityLike, as_similarity
+from qkv.similarity.base import product, widen
 from qkv.tracing import can_read_values
 
 #: Similarities whose scores are a matrix product, made for us and free to be written over.
@@ -34,26 +35,53 @@ def attend_with_weights(
     similarity: SimilarityLike = None,
     mask: MaskLike | None = None,
     dropout: float = 0.0,
+    enable_gqa: bool = False,
 ) -> AnswerAndWeights:
     """As :func:`qkv.attend`, by way of the weights, which are given out too.
 
     With dropout they are the weights after it: those that made the answer.
     """
     if has_torch_function_variadic(query, key, value):
+        if enable_gqa:
+            key, value = (grouped.for_every_head(x, query.shape[-3]) for x in (key, value))
         options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
         tensors = (query, key, value)
         weighed: AnswerAndWeights = handle_torch_function(
             attend_with_weights, tensors, *tensors, **options
         )
         return weighed
+    if enable_gqa:
+        return _of_groups(query, key, value, similarity, mask, dropout)
     quarantined = quarantine(validate(query, key, value, similarity, mask, dropout))
     problem = quarantined.problem
     weights = _weights(problem)
     if problem.dropout is not None:
         weights = problem.dropout.apply(weights, 0)
     weights = weights.expand(*problem.batch, problem.n, problem.m)
-    answer = (weights @ widen(problem.value)).to(value.dtype)
+    answer = product(weights, widen(problem.value)).to(value.dtype)
     return AnswerAndWeights(quarantined.mark(answer), quarantined.mark(weights.to(query.dtype)))
+
+
+def _of_groups(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    similarity: SimilarityLike,
+    mask: MaskLike | None,
+    dropout: float,
+) -> AnswerAndWeights:
+    """The same of heads that share those of keys and values."""
+    whole = None if mask is None else as_mask(mask)
+    chosen = as_similarity(similarity)
+    parts = [
+        attend_with_weights(*part[:3], similarity=part.similarity, mask=part.mask, dropout=dropout)
+        for part in grouped.questions(query, key, value, chosen, whole, dropout)
+    ]
+    answers, weights = (list(each) for each in zip(*parts, strict=True))
+    return AnswerAndWeights(
+        grouped.joined(answers, (query, key, value), value.shape[-1]),
+        grouped.joined(weights, (query, key, value), key.shape[-2]),
+    )
 
 
 def _weights(problem: Problem) -> Tensor:

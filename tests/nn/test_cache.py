@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv.benchmarks.measure import can_measure_memory, peak_extra_bytes
 from qkv.nn import Embedding, Encoder, EncoderLayer, KVCache, MultiheadAttention, Rotary, Sinusoidal
 
 BATCH, N, M, HEADS, HEAD, WORDS = 3, 11, 7, 4, 2, 29
@@ -160,3 +161,34 @@ def test_a_step_of_grouped_heads_repeats_no_keys(
         step, _ = layer(last, last, last, need_weights=False, cache=cache, mask=lengths)
     torch.testing.assert_close(step, whole[:, 6:], rtol=0, atol=1e-5)
     assert asked == [(3, 2, 7, 4)]
+
+
+@pytest.mark.skipif(not can_measure_memory(), reason="the system tells no high-water mark")
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize(
+    ("similarity", "mask"),
+    [
+        (None, None),
+        (None, qkv.mask.Window(50, 0)),
+        (None, qkv.bias.Alibi(8)),
+        (qkv.Additive(16, 16, 2), None),
+    ],
+    ids=["dot", "window", "alibi", "additive"],
+)
+def test_a_step_of_grouped_heads_copies_no_cache(
+    similarity: Any, mask: Any, need_weights: bool
+) -> None:
+    layer = MultiheadAttention(128, 8, kv_heads=1, similarity=similarity, mask=mask)
+    cache, x = KVCache(60_001), torch.randn(60_001, 1, 128)
+    with torch.no_grad():
+        past, last = x[:-1], x[-1:]
+        layer(past[:1], past, past, need_weights=False, cache=cache)
+
+        def step() -> None:
+            cache.truncate(60_000)
+            layer(last, last, last, need_weights=need_weights, cache=cache)
+
+        step()
+        repeated = 8 * cache.value.nbytes  # of values alone
+        # Weights, where they are asked for, and scores take half as much as the values.
+        assert peak_extra_bytes(step) < 0.7 * repeated

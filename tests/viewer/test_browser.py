@@ -112,12 +112,12 @@ def test_pickers_show_each_head_of_each_layer_and_their_mean(open_view: Open) ->
     page = open_view(view)
     press(page, "ArrowDown")
     for layer, name in enumerate(["low", "middle", "high"]):
-        page.get_by_label("Layer").select_option(name)
+        page.get_by_label("Layer", exact=True).select_option(name)
         for head in range(2):
-            page.get_by_label("Head").select_option(str(head))
+            page.get_by_label("Head", exact=True).select_option(str(head))
             assert pair(page)[2] == exact(weights[layer, head, 1, 0])
             expect(page.locator(".qkv-note")).to_have_text(f"layer {name}, head {head}")
-    page.get_by_label("Head").select_option("mean of all")
+    page.get_by_label("Head", exact=True).select_option("mean of all")
     assert number(pair(page)[2]) == pytest.approx(weights[2, :, 1, 0].mean(), rel=0.05)
     assert pair(page)[2].startswith("≈ ")
 
@@ -320,14 +320,14 @@ def test_the_focus_goes_through_everything_in_order(open_view: Open) -> None:
     page.locator("body").click(position={"x": 1, "y": 1})
     name = "e => e.getAttribute('aria-label') ?? e.labels?.[0]?.textContent ?? e.textContent"
     names = []
-    for _ in range(13):
+    for _ in range(14):
         page.keyboard.press("Tab")
         focused = page.evaluate_handle("document.activeElement").as_element()
         assert focused is not None
         names.append(re.match("[A-Z][a-z]+", focused.evaluate(name))[0])
     assert names == [
         "Layer", "Head", "Hide", "Merge", "Colours", "Zoom", "Zoom", "Show", "Dark", "Find",
-        "Attention", "Data", "Query",
+        "Attention", "Layer", "Data", "Query",  # of all small heads, the one that is chosen
     ]  # fmt: skip
 
 
@@ -338,6 +338,67 @@ def test_a_narrow_window_puts_the_lines_below(open_view: Open) -> None:
     assert lines is not None
     assert grid is not None
     assert lines["y"] >= grid["y"] + grid["height"]
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_click_on_a_small_head_shows_it(open_view: Open) -> None:
+    weights, view = sentence()
+    page = open_view(view)
+    heads = page.get_by_role("radiogroup", name="All heads").get_by_role("radio")
+    assert heads.count() == 3 * 2
+    expect(page.get_by_role("radio", checked=True)).to_have_attribute(
+        "aria-label", "Layer low, head 0"
+    )
+    page.get_by_label("Layer middle, head 1").click()
+    assert pair(page)[2] == exact(weights[1, 1, 0, 0])
+    expect(page.get_by_label("Layer", exact=True)).to_have_value("1")
+    expect(page.get_by_label("Head", exact=True)).to_have_value("1")
+    for key in ("ArrowDown", "ArrowLeft", "ArrowDown"):
+        page.keyboard.press(key)
+    expect(page.get_by_label("Layer high, head 0")).to_be_focused()
+    expect(page.locator(".qkv-note")).to_have_text("layer high, head 0")
+    page.get_by_label("Head", exact=True).select_option("mean of all")
+    expect(page.get_by_role("radio", checked=True)).to_have_count(0)
+
+
+def test_a_small_head_is_darkest_where_its_greatest_weight_is(open_view: Open) -> None:
+    weights = np.full((2, 60, 60), 1e-3)
+    weights[0, 10, 50] = weights[1, 50, 10] = 0.9
+    page = open_view(qkv.view(weights, [str(i) for i in range(60)]))
+    read = "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"
+    high = wide = 44
+    for head, place in enumerate([(10, 50), (50, 10)]):
+        pixels = page.locator(".qkv-thumb canvas").nth(head).evaluate(read)
+        shade = np.array(pixels).reshape(high, wide, 4)[..., :3].sum(-1)
+        darkest = np.unravel_index(shade.argmin(), shade.shape)
+        assert darkest == (place[0] * high // 60, place[1] * wide // 60)
+    assert page.locator(".qkv-thumbs").is_visible()
+    alone = open_view(qkv.view(weights[0], [str(i) for i in range(60)]))
+    assert not alone.locator(".qkv-thumbs").is_visible()
+
+
+def test_small_heads_stand_in_the_right_third(open_view: Open) -> None:
+    page = open_view(sentence()[1])
+    box = page.locator(".qkv-thumbs").bounding_box()
+    lines = page.locator(".qkv-lines").bounding_box()
+    assert box is not None
+    assert lines is not None
+    assert box["x"] >= lines["x"] + lines["width"]
+    assert abs(box["y"] - lines["y"]) < 5
+
+
+def test_options_are_folded_where_it_is_narrow(open_view: Open) -> None:
+    page = open_view(sentence()[1])
+    assert not page.get_by_role("button", name="Options").is_visible()
+    assert page.get_by_label("Find").is_visible()
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert page.get_by_label("Layer", exact=True).is_visible()
+    assert not page.get_by_label("Find").is_visible()
+    grid = page.get_by_role("grid").bounding_box()
+    assert grid is not None
+    assert grid["y"] < 250  # the picture is what one sees first
+    page.get_by_role("button", name="Options").click()
+    assert page.get_by_label("Find").is_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
@@ -358,7 +419,7 @@ def test_a_frame_shows_the_same_page(browser: Browser, tmp_path: Path) -> None:
 
 def test_the_same_module_serves_widgets_and_pages(browser: Browser) -> None:
     weights, view = sentence()
-    static = qkv.viewer.page.STATIC
+    static = qkv.visualization.viewer.page.STATIC
     page = browser.new_context().new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))

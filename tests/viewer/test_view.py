@@ -79,7 +79,7 @@ def test_tensors_arrays_and_lists_give_the_same_view() -> None:
 
 
 def test_the_page_holds_the_module_unchanged_and_the_data_as_data(tmp_path: Path) -> None:
-    static = Path(qkv.viewer.page.STATIC)
+    static = Path(qkv.visualization.viewer.page.STATIC)
     view = qkv.view(some(2, 2), ["a", HOSTILE], title=HOSTILE)
     view.save(tmp_path / "view.html")
     page = (tmp_path / "view.html").read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def test_the_page_holds_the_module_unchanged_and_the_data_as_data(tmp_path: Path
 
 
 def test_the_module_neither_evaluates_nor_writes_html() -> None:
-    module = (qkv.viewer.page.STATIC / "view.js").read_text(encoding="utf-8")
+    module = (qkv.visualization.viewer.page.STATIC / "view.js").read_text(encoding="utf-8")
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "Function(", "fetch("):
         assert way not in module
     assert "</script" not in module
@@ -127,7 +127,7 @@ def test_a_notebook_without_widgets_gets_a_frame(monkeypatch: pytest.MonkeyPatch
     tags = Tags(bundle["text/html"])
     assert tags.found == ["iframe"]
     assert 'sandbox="allow-scripts"' in bundle["text/html"]
-    assert html.escape(qkv.viewer.page.page(view.data)) in bundle["text/html"]
+    assert html.escape(qkv.visualization.viewer.page.page(view.data)) in bundle["text/html"]
     with pytest.raises(
         ImportError, match=r"^anywidget is not installed: pip install '(anywidget.*|qkv\[view\])'$"
     ):
@@ -137,7 +137,7 @@ def test_a_notebook_without_widgets_gets_a_frame(monkeypatch: pytest.MonkeyPatch
 def test_a_notebook_with_widgets_gets_a_widget() -> None:
     view = qkv.view(some(2, 2), ["a", "b"])
     widget = view.widget()
-    static = qkv.viewer.page.STATIC
+    static = qkv.visualization.viewer.page.STATIC
     assert widget.data == view.data
     assert str(widget._esm) == (static / "view.js").read_text(encoding="utf-8")
     assert str(widget._css) == (static / "view.css").read_text(encoding="utf-8")
@@ -184,6 +184,20 @@ def test_a_page_that_no_browser_could_hold_is_refused() -> None:
 def test_a_view_is_saved_as_html_only(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a view's name must end in \.html; got 'view.png'"):
         qkv.view(some(2, 2), ["a", "b"]).save(tmp_path / "view.png")
+
+
+def test_layers_of_a_recording_are_named_by_what_tells_them_apart() -> None:
+    layers = [torch.nn.TransformerEncoderLayer(8, 2, batch_first=True) for _ in range(3)]
+    model = torch.nn.Sequential(*layers).eval()
+    with torch.no_grad(), qkv.record(model) as calls:
+        model(torch.randn(1, 5, 8))
+    assert [call.name for call in calls] == ["0.self_attn", "1.self_attn", "2.self_attn"]
+    assert qkv.view(calls, list("abcde")).data["layers"] == ["0", "1", "2"]
+    decoder = torch.nn.TransformerDecoderLayer(8, 2, batch_first=True).eval()
+    with torch.no_grad(), qkv.record(decoder) as calls:
+        decoder(torch.randn(1, 5, 8), torch.randn(1, 5, 8))
+    found = qkv.view(calls, list("abcde")).data["layers"]
+    assert found == ["self_attn", "multihead_attn"]
 
 
 def test_a_view_can_open_on_a_layer_and_a_head() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_layers_and_heads() -> None:
     assert whole.every.shape == (6, 12, 14, 14)
     np.testing.assert_allclose(whole.weights, whole.every[5].mean(0))
     np.testing.assert_allclose(by_minilm(SENTENCE, head=3).weights, whole.every[5, 3], atol=1e-6)
-    np.testing.assert_allclose(by_minilm(SENTENCE, 2).every[0], whole.every[2], atol=1e-6)
+    np.testing.assert_allclose(by_minilm(SENTENCE, 2, 7).every, whole.every, atol=1e-6)
     happy = whole.every[5, 11][whole.of("happy")[0]]
     assert [WORDS[key] for key in np.argsort(-happy)[:3]] == ["tail", "wagged", "dog"]
     for options, text in (
@@ -225,5 +226,25 @@ def test_a_page_is_written(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_needs_minilm")
 def test_a_page_of_every_layer_and_head(tmp_path: Path) -> None:
     path = tmp_path / "matrix.html"
-    qkv_sentence(SENTENCE, "--model", "minilm", "--html", str(path))
+    minilm = (SENTENCE, "--model", "minilm", "--html", str(path))
+    said = qkv_sentence(*minilm)
     assert path.stat().st_size > qkv.words.sentence.LAYERS * qkv.words.sentence.HEADS * 14 * 14
+    layer, head = qkv.summary.most_telling(by_minilm(SENTENCE).every)
+    assert f"matrix.html, opens on layer {layer}, head {head}, which tells most" in said
+    assert _opens_on(path) == (6, 12, {"layer": str(layer), "head": str(head)})
+    for options, start in (
+        (("--layer", "3", "--head", "7"), {"layer": "3", "head": "7"}),
+        (("--layer", "3", "--pieces"), {"layer": "3", "head": "mean"}),
+        (("--head", "0"), {"layer": "5", "head": "0"}),
+    ):
+        assert qkv_sentence(*minilm, *options).strip().endswith("matrix.html")
+        assert _opens_on(path) == (6, 12, start)
+    qkv_sentence(*minilm, "--pieces", "--rollout")
+    assert _opens_on(path)[:2] == (1, 1)
+
+
+def _opens_on(path: Path) -> tuple[int, int, object]:
+    """How many layers and heads a page holds, and where it opens."""
+    page = path.read_text(encoding="utf-8")
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    return len(data["layers"]), len(data["heads"]), data["start"]

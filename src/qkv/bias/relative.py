@@ -31,6 +31,8 @@ class RelativeBias(PositionBias):
         return self.along(key_position - query_position)
 
     def scores(self, tile: Tile) -> Tensor:
+        if tile.start == tile.stop:  # no query, and so no line
+            return self.along(tile.distances())
         last = tile.stop - 1 + tile.m - tile.n  # where the last query stands
         line = self.along(torch.arange(-last, tile.n - tile.start, device=tile.device))
         # A row is the one below it, moved on by one: all are runs of one line.

@@ -71,8 +71,8 @@ def sentence(
         _draw(looking, rows, plot)
         console.print(f"figure: {plot}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if html is not None:
-        _write(looking, layer, head, text, html)
-        console.print(f"page: {html}", style="dim", markup=False, highlight=False, soft_wrap=True)
+        said = _write(looking, layer, head, text, html)
+        console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _by_vectors(text: str, similarity: str | None, temperature: float | None) -> SentenceAttention:
@@ -145,16 +145,16 @@ def _draw(looking: SentenceAttention, rows: list[int] | None, path: Path) -> Non
 
 def _write(
     looking: SentenceAttention, layer: int | None, head: int | None, title: str, path: Path
-) -> None:
+) -> str:
+    """Write a page that opens on what was asked for, else on the head that tells most."""
     import qkv
 
-    if looking.every.size == looking.weights.size:
-        page = qkv.view(looking.weights, looking.words, title=title)
+    layers = range(len(looking.every))
+    if layer is None and head is None:
+        start: tuple[int, int | None] = qkv.summary.most_telling(looking.every)
+        opens = f", opens on layer {start[0]}, head {start[1]}, which tells most"
     else:
-        layers = range(len(looking.every)) if layer is None else [layer]
-        heads = None if head is None else [str(head)]
-        page = qkv.view(
-            looking.every, looking.words, layers=layers, heads=heads, title=title,
-            start=(len(looking.every) - 1, None),  # what the terminal showed
-        )  # fmt: skip
+        start, opens = (layers[-1] if layer is None else layer, head), ""
+    page = qkv.view(looking.every, looking.words, layers=layers, start=start, title=title)
     page.save(path)
+    return f"page: {path}{opens if looking.every.size > looking.weights.size else ''}"

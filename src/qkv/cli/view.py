@@ -23,7 +23,10 @@ def view(
     ] = "minilm",
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("view.html"),
 ) -> None:
-    """Read a sentence with a model and write one offline page of all its layers and heads."""
+    """Read a sentence with a model and write one offline page of all its layers and heads.
+
+    It opens on the head that tells most about which words belong together.
+    """
     check_suffix(out, "--out", ".html", ".htm")
     if model != "minilm":
         check_file(model, "--model")
@@ -46,7 +49,8 @@ def _of_minilm(text: str) -> View:
     encoding, model = minilm_tokenizer().encode(text), minilm()
     with torch.no_grad(), qkv.record(model) as calls:
         model(torch.tensor([encoding.ids]))
-    return qkv.view(calls, encoding.tokens, words=encoding.word_ids, title=text)
+    start = qkv.summary.most_telling(calls.stacked())
+    return qkv.view(calls, encoding.tokens, words=encoding.word_ids, start=start, title=text)
 
 
 def _of_folder(text: str, folder: str) -> View:
@@ -68,4 +72,5 @@ def _of_folder(text: str, folder: str) -> View:
         model(**encoded)
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0])
     words = encoded.word_ids() if tokenizer.is_fast else None
-    return qkv.view(calls, tokens, words=words, title=text)
+    start = qkv.summary.most_telling(calls.stacked())
+    return qkv.view(calls, tokens, words=words, start=start, title=text)

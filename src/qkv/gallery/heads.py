@@ -25,7 +25,7 @@ def read() -> Any:
 
     sentence = "When he saw his owner, the dog was happy, so he wagged his tail"
     looking = by_minilm(sentence, layer=5)
-    heads = torch.from_numpy(looking.every[0])  # (12 heads, 14 words, 14 words)
+    heads = torch.from_numpy(looking.every[5])  # (12 heads, 14 words, 14 words)
     entropy, distance = qkv.summary.entropy(heads), qkv.summary.distance(heads)
     return looking, heads, entropy, distance
 

@@ -21,7 +21,6 @@ from qkv import pooling
 from qkv.integrations.coverage import FirstForward, check, refusal_of_class, refusal_of_model
 from qkv.integrations.lazy_mask import LazyMask, make_mask
 from qkv.mask import Allowed, Bias, Causal, Mask, MaskLike, as_mask, intersection
-from qkv.nn.grouped import heads_of, may_share, rows_of
 from qkv.similarity import ScaledDot, Similarity, SimilarityLike, as_similarity
 from qkv.with_weights import attend_with_weights
 
@@ -96,15 +95,10 @@ class Attention:
                 self.mask,
             ),
         }
-        groups = query.shape[1] // key.shape[1]
+        if key.shape[1] != query.shape[1]:
+            asked["enable_gqa"] = True
         sink = options.get("s_aux")
         wants_weights = options.get("output_attentions") or _attentions_are_collected()
-        plain = not (wants_weights or dropout) and sink is None
-        if plain and may_share(asked["mask"], query, key, value):
-            rows = pooling.attend(rows_of(query, key), key, value, **asked)
-            return heads_of(rows, query).transpose(1, 2).contiguous(), None
-        if groups > 1:
-            key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         weights = None
         if wants_weights:
             answer, weights = attend_with_weights(query, key, value, **asked, dropout=dropout)

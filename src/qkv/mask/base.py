@@ -170,6 +170,11 @@ class Mask:
         """This mask for entries `start` to `stop` of the leading axis `axis` alone."""
         return self
 
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        """This mask where the leading axis `axis`, of heads, is split into two, which it treats all
+        alike; None where it may tell heads apart."""
+        return None
+
     def tensors(self) -> list[Tensor]:
         """The tensors this mask holds."""
         return []

@@ -33,6 +33,10 @@ class _Pair(Mask):
             self.left.narrow(axis, start, stop, batch), self.right.narrow(axis, start, stop, batch)
         )
 
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        left, right = self.left.for_shared_heads(axis), self.right.for_shared_heads(axis)
+        return None if left is None or right is None else type(self)(left, right)
+
     def tensors(self) -> list[Tensor]:
         return [*self.left.tensors(), *self.right.tensors()]
 

@@ -119,6 +119,9 @@ class Documents(Mask):
         made._set(self.ids.narrow(axis, start, stop - start), runs)
         return made
 
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        return self if self.ids.ndim - 1 <= axis else None
+
     def tensors(self) -> list[Tensor]:
         return [self.ids]
 

@@ -69,6 +69,9 @@ class Function(Mask):
         made._first = {**self._first, axis: self._first.get(axis, 0) + start}
         return made
 
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        return self if self.arguments == 2 else None
+
     def __repr__(self) -> str:
         return f"Function({_name(self.rule)})"
 

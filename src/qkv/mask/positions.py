@@ -47,6 +47,9 @@ class Causal(Mask):
     def common_stop(self, n: int, m: int, batch: tuple[int, ...]) -> int | None:
         return m if n == 1 else None
 
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
+
     def share(self, n: int, m: int) -> float:
         return 1 - (min(n, m) - 1) / (2 * m) if m else 1.0
 
@@ -83,6 +86,9 @@ class Window(Mask):
     def as_runs(self, tile: Tile) -> Runs:
         positions = tile.positions()
         return Runs(positions - self.before, positions + self.after + 1)
+
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
 
     def share(self, n: int, m: int) -> float:
         return min(1.0, (self.before + self.after + 1) / m) if m else 1.0
@@ -127,6 +133,9 @@ class Blocks(Mask):
         first = tile.positions() // self.size * self.size
         return Runs(first, first + self.size)
 
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
+
     def share(self, n: int, m: int) -> float:
         return min(1.0, self.size / m) if m else 1.0
 
@@ -153,6 +162,9 @@ class Dilated(Mask):
     def as_runs(self, tile: Tile) -> Runs:
         positions, reach = tile.positions(), self.window * self.stride
         return Runs(positions - reach, positions + reach + 1, self.stride)
+
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
 
     def share(self, n: int, m: int) -> float:
         return min(1.0, (2 * self.window + 1) / m) if m else 1.0
@@ -231,6 +243,9 @@ class Lengths(Mask):
         if axis < self.lengths.ndim and self.lengths.shape[axis] > 1:
             return Lengths(self.lengths.narrow(axis, start, stop - start))
         return self
+
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        return self if self.lengths.ndim <= axis else None
 
     def tensors(self) -> list[Tensor]:
         return [self.lengths]

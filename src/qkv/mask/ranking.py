@@ -40,6 +40,9 @@ class TopK(Mask):
     def as_topk(self) -> tuple[int, Mask | None]:
         return self.k, None
 
+    def for_shared_heads(self, axis: int) -> Mask:
+        return self
+
     def signature(self) -> Hashable:
         return TopK, self.k
 

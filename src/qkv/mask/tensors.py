@@ -29,6 +29,11 @@ class Allowed(Mask):
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         return Allowed(_narrow(self.tensor, axis, start, stop, batch))
 
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        if self.tensor.ndim < 3:
+            return self
+        return Allowed(self.tensor.unsqueeze(-3)) if self.tensor.shape[-3] == 1 else None
+
     def tensors(self) -> list[Tensor]:
         return [self.tensor]
 
@@ -63,6 +68,11 @@ class Bias(Mask):
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         return Bias(_narrow(self.tensor, axis, start, stop, batch))
+
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        if self.tensor.ndim < 3:
+            return self
+        return Bias(self.tensor.unsqueeze(-3)) if self.tensor.shape[-3] == 1 else None
 
     def tensors(self) -> list[Tensor]:
         return [self.tensor]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.cluster.exchange import Exchange
-from qkv.nn.heads import PerHead
+from qkv.nn.heads import PerHead, of_head
 from qkv.similarity import Similarity
 from qkv.similarity.prepared import Prepared
 
@@ -119,8 +119,9 @@ def prepare(
 ) -> tuple[Similarity | PerHead, Tensor, Tensor]:
     """Do what is done once per token, for tokens that will be compared again and again."""
     if isinstance(similarity, PerHead):
+        heads = len(similarity)
         parts = [
-            prepare(own, query[:, head : head + 1], key[:, head : head + 1])  # type: ignore[arg-type]
+            prepare(own, of_head(query, head, heads), of_head(key, head, heads))  # type: ignore[arg-type]
             for head, own in enumerate(similarity)
         ]
         similarities, queries, keys = zip(*parts, strict=True)

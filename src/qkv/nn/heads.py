@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from qkv.grouped import for_every_head
 from qkv.mask import Mask
 from qkv.similarity import Similarity, SimilarityLike, as_similarity
 
@@ -34,20 +35,25 @@ def attend_per_head(
 ) -> Any:
     """question(query, key, value, …) of tensors (batch, heads, …), for all heads or head by head.
 
-    A question answers with a tensor or with several.
+    Key and value may have fewer heads than query, see :mod:`qkv.grouped`. A question answers with
+    a tensor or with several.
     """
     if not isinstance(similarity, PerHead):
-        return question(query, key, value, similarity=similarity, mask=mask, dropout=dropout)
+        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
+        if key.shape[1] != query.shape[1]:
+            options["enable_gqa"] = True
+        return question(query, key, value, **options)
     if has_torch_function_variadic(query, key, value):
         # Who watches torch's functions sees one question, not one for each head.
-        tensors, options = (query, key, value), dict[str, Any](mask=mask, dropout=dropout)
+        key, value = (for_every_head(x, query.shape[1]) for x in (key, value))
+        tensors, options = (query, key, value), {"mask": mask, "dropout": dropout}
         return handle_torch_function(
             attend_per_head, tensors, question, similarity, *tensors, **options
         )
     batch = tuple(query.shape[:2])
     answers = [
         question(
-            *(tensor[:, head : head + 1] for tensor in (query, key, value)),
+            *(of_head(tensor, head, len(similarity)) for tensor in (query, key, value)),
             similarity=own,
             mask=mask and mask.narrow(1, head, head + 1, batch),
             dropout=dropout,
@@ -57,6 +63,11 @@ def attend_per_head(
     if isinstance(answers[0], Tensor):
         return torch.cat(answers, dim=1)
     return tuple(torch.cat(parts, dim=1) for parts in zip(*answers, strict=True))
+
+
+def of_head(tensor: Tensor, head: int, heads: int) -> Tensor:
+    """What head `head` of `heads` has of a tensor (batch, heads or fewer, …), as (batch, 1, …)."""
+    return tensor.narrow(1, head * tensor.shape[1] // heads, 1)
 
 
 def for_heads(similarity: HeadSimilarity, heads: int, dim: int) -> Similarity | PerHead:

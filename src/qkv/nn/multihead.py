@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from qkv import cluster, pooling
 from qkv.bias import BiasLike, as_bias
 from qkv.cluster.sharding import Layout, check_layout
+from qkv.grouped import for_every_head
 from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask, intersection
 from qkv.nn.cache import KVCache, prepare
 from qkv.nn.errors import InputError
-from qkv.nn.grouped import heads_of, may_share, rows_of
 from qkv.nn.heads import HeadSimilarity, PerHead, attend_per_head, for_heads, reset_parameters
 from qkv.nn.positions import Rotary
 from qkv.nn.torch_masks import append_visible_keys, from_torch
@@ -179,8 +179,6 @@ class MultiheadAttention(nn.Module):
             q = self.rotary(q, past + k.shape[-2] - q.shape[-2])
             k = self.rotary(k, past)
         similarity = self.similarity
-        if isinstance(similarity, PerHead):
-            k = self._for_every_head(k)
         if cache is not None:
             similarity, q, k = prepare(similarity, q, k)
             cache.append(k, v)
@@ -200,11 +198,6 @@ class MultiheadAttention(nn.Module):
             self.position_bias,
         )
         dropout = self.dropout if self.training else 0.0
-        plain = not (need_weights or dropout or self.add_zero_attn) and self.bias_k is None
-        if plain and isinstance(similarity, Similarity) and may_share(whole, q, k, v):
-            rows = pooling.attend(rows_of(q, k), k, v, similarity=similarity, mask=whole)
-            return self._combined(heads_of(rows, q), batched), None
-        k, v = self._for_every_head(k), self._for_every_head(v)
         k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         if not need_weights:
             answer = attend_per_head(
@@ -231,7 +224,7 @@ class MultiheadAttention(nn.Module):
         attend = partial(cluster.attend, group=self.group, layout=layout)
         own, given = masks
         whole = intersection(own, None if given is None else as_mask(given), self.position_bias)
-        key, value = self._for_every_head(key), self._for_every_head(value)
+        key, value = (for_every_head(x, self.num_heads) for x in (key, value))
         dropout = self.dropout if self.training else 0.0
         answer: Tensor = attend_per_head(
             attend, similarity, query, key, value, mask=whole, dropout=dropout
@@ -288,20 +281,14 @@ class MultiheadAttention(nn.Module):
         answer: Tensor = self.out_proj(x if batched else x.squeeze(self._batch_axis))
         return answer
 
-    def _for_every_head(self, x: Tensor) -> Tensor:
-        """(batch, kv_heads, m, d) -> (batch, heads, m, d)."""
-        if x.shape[1] == self.num_heads:
-            return x
-        return x.repeat_interleave(self.num_heads // x.shape[1], dim=1)
-
     def _with_extra_keys(
         self, k: Tensor, v: Tensor, mask: Mask | None, tile: Tile
     ) -> tuple[Tensor, Tensor, Mask | None]:
         """Beside the keys given, a learned one and one of zeros, which every query may see."""
         extra_k, extra_v = [], []
         if self.bias_k is not None and self.bias_v is not None:
-            extra_k.append(self._for_every_head(self._split(self.bias_k, self.kv_heads)))
-            extra_v.append(self._for_every_head(self._split(self.bias_v, self.kv_heads)))
+            extra_k.append(self._split(self.bias_k, self.kv_heads))
+            extra_v.append(self._split(self.bias_v, self.kv_heads))
         if self.add_zero_attn:
             extra_k.append(k.new_zeros(1, 1, 1, k.shape[-1]))
             extra_v.append(v.new_zeros(1, 1, 1, v.shape[-1]))

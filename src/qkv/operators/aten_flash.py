@@ -61,7 +61,9 @@ def four_axes(tensor: Tensor, batch: tuple[int, ...], size: int) -> Tensor:
     tensor = tensor.expand(*batch, rows, size)
     if len(batch) == 2:
         return tensor
-    return tensor.reshape(1, math.prod(batch), rows, size)
+    # The last axis stays one of its own: keys that are expanded along it need no copy.
+    *lead, last = batch or (1,)
+    return tensor.reshape(math.prod(lead), last, rows, size)
 
 
 def plain_attention(

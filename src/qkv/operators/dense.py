@@ -10,7 +10,7 @@ from qkv.normalize import Weights, normalize, softmax
 from qkv.operators import plain
 from qkv.operators.base import Cost, Offer, Result
 from qkv.problem import Problem
-from qkv.similarity.base import widen
+from qkv.similarity.base import product, widen
 from qkv.tracing import is_finite, sizes_are_known
 
 #: Preferred up to so much at once, whatever the budget.
@@ -86,7 +86,7 @@ def pool(
         weights = softmax(*admit(problem, log_scores, bias, start))
     if problem.dropout is not None:
         weights = problem.dropout.apply(weights, start)
-    pooled = (weights @ widen(value)).to(value.dtype)  # (..., rows, d_v)
+    pooled = product(weights, widen(value)).to(value.dtype)  # (..., rows, d_v)
     rows = log_scores.shape[-2]
     pooled = pooled.expand(*problem.batch, rows, pooled.shape[-1])
     return pooled, None if log_total is None else log_total.expand(*problem.batch, rows)

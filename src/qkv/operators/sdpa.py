@@ -28,7 +28,7 @@ from qkv.operators.aten_flash import (
 )
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.second_order import Gradients
-from qkv.operators.tiles import in_tiles, rows_at_once
+from qkv.operators.tiles import TileFunction, in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
 from qkv.similarity.base import may_be_dot
@@ -117,6 +117,7 @@ def _cost(problem: Problem) -> Cost:
 
 def answer(problem: Problem, form: DotForm) -> Result:
     """softmax(scale · query keyᵀ) value, Eqs. 8 to 11, by the fused kernel."""
+    form = _upright(form)
     if form.key_bias is not None and (problem.needs_grad or problem.position_bias is not None):
         form = _augmented(form)  # the kernel gives a mask no gradient, and takes one alone
     d, d_v, batch = form.query.shape[-1], problem.value.shape[-1], problem.batch
@@ -141,6 +142,15 @@ def answer(problem: Problem, form: DotForm) -> Result:
         return out, None
     log_total = log_total.reshape(*batch, problem.n)
     return out, log_total if form.offset is None else log_total + form.offset
+
+
+def _upright(form: DotForm) -> DotForm:
+    """The same with a positive scale: the kernel hides keys first, and −inf times −1 is inf."""
+    if form.scale > 0:
+        return form
+    if form.scale < 0:
+        return form._replace(query=-form.query, scale=-form.scale)
+    return form._replace(query=form.query * 0.0, scale=1.0)
 
 
 def _augmented(form: DotForm) -> DotForm:
@@ -299,20 +309,32 @@ class _Backward(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> Any:
         grad, query, key, value, mask = ctx.saved_tensors
 
-        def tile(start: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor]:
-            own, stop = mask, start + query.shape[-2]
-            if mask is not None and mask.shape[-2] != 1:
-                own = mask[..., start:stop, :]
-            if ctx.causal:
-                keys = torch.arange(key.shape[-2], device=key.device)
-                own = torch.where(keys <= keys[start:stop].unsqueeze(-1), 0.0, -torch.inf)
-            return (plain_attention(query, key, value, own, False, ctx.scale),)
-
-        row = query.element_size() * query.shape[:-2].numel() * key.shape[-2]
+        tile = _formula(mask, ctx.causal, ctx.scale)
         found = Gradients(tile, [query], [key, value], [grad], upstream).pull(
-            rows_at_once(TILE_BYTES // 2, row)
+            _formula_rows(query, key)
         )
         return *found.grads, *found.rows, *found.whole, *(None,) * 5
+
+
+def _formula(mask: Tensor | None, causal: bool, scale: float) -> TileFunction:
+    """What the kernel computes, as a formula for some queries at a time."""
+
+    def tile(start: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor]:
+        own, stop = mask, start + query.shape[-2]
+        if mask is not None and mask.shape[-2] != 1:
+            own = mask[..., start:stop, :]
+        if causal:
+            keys = torch.arange(key.shape[-2], device=key.device)
+            own = torch.where(keys <= keys[start:stop].unsqueeze(-1), 0.0, -torch.inf)
+        return (plain_attention(query, key, value, own, False, scale),)
+
+    return tile
+
+
+def _formula_rows(query: Tensor, key: Tensor) -> int:
+    return rows_at_once(
+        TILE_BYTES // 2, query.element_size() * query.shape[:-2].numel() * key.shape[-2]
+    )
 
 
 def _pull(
@@ -326,8 +348,23 @@ def _pull(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value, by the kernel."""
+    """The gradients of query, key and value, by the kernel.
+
+    It computes weights again as exp(score − total). Where the digits of these are used up before
+    the point, weights would be any number, inf too: the formula, which shifts scores by their
+    maximum, serves there.
+    """
     assert FLASH_BACKWARD is not None
+    # An empty query's total is 0 in what the kernel gives out.
+    if (
+        not torch.linalg.vector_norm(log_total, torch.inf).item()
+        < 1 / torch.finfo(log_total.dtype).eps
+    ):
+        with torch.enable_grad():
+            inputs = [x.detach().requires_grad_() for x in (query, key, value)]
+            tile, rows = _formula(mask, causal, scale), _formula_rows(query, key)
+            (again,) = in_tiles(tile, inputs[:1], inputs[1:], rows)
+            return torch.autograd.grad(again, inputs, grad)  # type: ignore[return-value]
     return FLASH_BACKWARD(  # type: ignore[no-any-return]
         grad, query, key, value, out, log_total, 0.0, causal, attn_mask=mask, scale=scale
     )

@@ -62,7 +62,7 @@ def answer(problem: Problem, k: int, rest: Mask | None) -> Result:
         places = _places(prepared, k, rest)  # (*batch, n, k)
     batch, m = problem.batch, problem.m
     # One long list of keys, so that each query's own k are found by one index.
-    flat_key = key.expand(*batch, m, key.shape[-1]).reshape(-1, key.shape[-1])
+    flat_key = key.expand(*batch, m, key.shape[-1]).flatten(0, -2)
     flat_value = problem.value.expand(*batch, m, problem.value.shape[-1]).flatten(0, -2)
     query = query.expand(*batch, problem.n, query.shape[-1])
     sliced = [query, places]

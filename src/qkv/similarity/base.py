@@ -341,6 +341,15 @@ def widen(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right; where heads (axis −3) share the right side, torch would copy it for each."""
+    if left.ndim < 3 or right.ndim < 4 or right.shape[-3] != 1 or left.shape[-3] == 1:
+        return left @ right
+    rows = left.flatten(-3, -2) @ right.squeeze(-3)
+    found: Tensor = rows.unflatten(-2, left.shape[-3:-1])
+    return found
+
+
 def log_or_never(scores: Tensor) -> Tensor:
     """log(scores) with -inf at 0 and a gradient of 0 there; NaN and negative scores show as NaN."""
     zero = scores == 0

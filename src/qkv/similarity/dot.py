@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from qkv.similarity.base import DotForm, PreparedSize, Similarity, widen
+from qkv.similarity.base import DotForm, PreparedSize, Similarity, product, widen
 from qkv.similarity.positive_parameter import Positive
 
 
@@ -20,7 +20,7 @@ class Dot(Similarity):
     family = "dot"
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key.mT
+        return product(query, key.mT)
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query, key)
@@ -41,7 +41,7 @@ class ScaledDot(Similarity):
         self.scale = scale
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query * self._scale(query)) @ key.mT
+        return product(query * self._scale(query), key.mT)
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query, key, self._scale(query))
@@ -75,7 +75,7 @@ class Cosine(Similarity):
         return PreparedSize(1, 0)
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key.mT
+        return product(query, key.mT)
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         temperature = self.temperature(query)
@@ -110,7 +110,7 @@ class Bilinear(Similarity):
         return PreparedSize(0, self.weight.shape[1])
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key.mT
+        return product(query, key.mT)
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query @ self.weight, key)

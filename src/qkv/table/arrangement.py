@@ -58,6 +58,7 @@ class Grouped(Arrangement):
     def arranged(self, columns: np.ndarray) -> np.ndarray:
         out = np.empty(columns.shape)
         if len(columns):
+            columns = np.ascontiguousarray(columns)  # logs of texts may lie the other way round
             scatter(columns, self._place, out, count=len(columns), grain=1)
         return out
 

@@ -54,6 +54,39 @@ def distance(weights: ArrayT) -> ArrayT:
     return _like(weights, far)
 
 
+def information(weights: ArrayT) -> ArrayT:
+    """What each head tells beyond popular keys and fixed distances, in bits: (…, n, m) -> (…).
+
+    The mean over the rows of Σ w log₂(w / e) over keys more than one token away, where e is what
+    one would expect without reading: the share of all attention that the key gets, or that its
+    distance from the query gets, whichever is greater. A head tells nothing that looks evenly at
+    all keys, at the same key from everywhere, around the token itself, or always as far back.
+
+    >>> import numpy as np, qkv
+    >>> even, same, own = np.full((4, 4), 0.25), np.eye(4)[[0, 0, 0, 0]], np.eye(4)
+    >>> qkv.summary.information(np.stack([even, same, own, np.eye(4)[[3, 2, 1, 0]]]))
+    array([0., 0., 0., 1.])
+    """
+    (own,), _ = as_tensors(weights=weights)
+    n, m = own.shape[-2:]
+    popular = own.mean(-2, keepdim=True).expand_as(own)
+    apart = torch.arange(m, device=own.device) - torch.arange(n, device=own.device)[:, None] + n - 1
+    shares = own.new_zeros(*own.shape[:-2], n + m - 1)  # of each distance
+    shares.index_add_(-1, apart.flatten(), own.flatten(-2) / n)
+    expected = torch.maximum(popular, shares[..., apart])
+    bits = torch.special.xlogy(own, own) - torch.special.xlogy(own, expected)
+    bits = torch.where((apart - (m - 1)).abs() > 1, bits, 0)  # rows stand at the end of the keys
+    return _like(weights, bits.sum((-2, -1)) / (n * math.log(2)))
+
+
+def most_telling(weights: ArrayT) -> tuple[int, int]:
+    """The layer and the head of most :func:`information`, of weights (layers, heads, n, m)."""
+    (own,), _ = as_tensors(weights=weights)
+    bits = torch.as_tensor(information(own)).nan_to_num(nan=-1.0)
+    layer, head = divmod(int(bits.argmax()), own.shape[-3])
+    return layer, head
+
+
 def mean_over_heads(weights: ArrayT) -> ArrayT:
     """(…, heads, n, m) -> (…, n, m)."""
     (own,), _ = as_tensors(weights=weights)

@@ -50,7 +50,9 @@ def by_pieces(
         if layer is not None or head is not None:
             raise ValueError("a rollout goes through all layers and heads: leave out layer, head")
         through = summary.rollout(weights).double().numpy()
-        return SentenceAttention(pieces, through, ["rollout through all layers"], every)
+        return SentenceAttention(
+            pieces, through, ["rollout through all layers"], through[None, None]
+        )
     depth = len(every) - 1 if layer is None else layer
     own = every[depth].mean(0) if head is None else every[depth, head]
     note = f"layer {depth}, {'mean of its heads' if head is None else f'head {head}'}"

@@ -41,7 +41,7 @@ class SentenceAttention:
     weights: npt.NDArray[np.floating[Any]]  # (words, words)
     #: How the weights came about, and what they leave out.
     notes: list[str]
-    #: The same of each layer and head, where none was chosen.
+    #: The same of each layer and head, whichever was chosen.
     every: npt.NDArray[np.floating[Any]]  # (layers, heads, words, words)
 
     def of(self, query: str) -> list[int]:
@@ -117,19 +117,18 @@ def by_minilm(
     with torch.no_grad(), record(model) as calls:
         model(torch.tensor([encoding.ids]))
         tokens = calls.stacked()  # (layers, heads, tokens, tokens)
-    if layer is not None:
-        tokens = tokens[layer : layer + 1]
-    if head is not None:
-        tokens = tokens[:, head : head + 1]
     every = summary.merge(tokens, belongs, belongs).double().numpy()
-    hidden = _hidden(tokens[-1], belongs)
     depth = LAYERS - 1 if layer is None else layer
+    heads = slice(None) if head is None else slice(head, head + 1)
+    hidden = _hidden(tokens[depth, heads], belongs)
     notes = [
         f"MiniLM, layer {depth}, {'mean of its heads' if head is None else f'head {head}'}",
         "pieces put together to words; marks and punctuation hidden, "
         f"{hidden:.0%} of the attention",
     ]
-    return SentenceAttention([word.text for word in written], every[-1].mean(0), notes, every)
+    return SentenceAttention(
+        [word.text for word in written], every[depth, heads].mean(0), notes, every
+    )
 
 
 def _word_at(start: int, stop: int, words: list[Word]) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,7 @@ def view(
         title: shown above.
     """
     if isinstance(weights, Recording):
-        layers = [call.name for call in weights] if layers is None else layers
+        layers = _numbers([call.name for call in weights]) if layers is None else layers
         weights = weights.stacked(0 if entry is None else entry)
     elif entry is not None:
         weights = _entry(weights, entry)
@@ -165,6 +166,18 @@ def _names(names: Sequence[str | int] | None, count: int, name: str) -> list[str
     if len(found) != count:
         raise ValueError(f"{name} must have {count} names, as weights has; got {len(found)}")
     return found
+
+
+def _numbers(names: list[str]) -> list[str]:
+    """`layers.0.self_attn`, `layers.1.self_attn`, … by what tells them apart, 0, 1, …
+
+    Names that differ by more than one number stay as they are.
+    """
+    parts = [re.split(r"(\d+)", name) for name in names]
+    if len({len(each) for each in parts}) != 1:
+        return names
+    differing = [column for column in zip(*parts, strict=True) if len(set(column)) > 1]
+    return list(differing[0]) if len(differing) == 1 and differing[0][0].isdigit() else names
 
 
 def _start(start: tuple[int, int | None], layers: int, heads: int) -> dict[str, str]:

@@ -70,6 +70,8 @@ function wordsOf(tokens, words) {
 const oneByOne = (tokens, words) =>
   tokens.map((text, i) => ({ text, members: [i], special: words ? words[i] === null : false }));
 
+const HIDING = { first: (key) => key.members[0] === 0, special: (key) => key.special };
+
 /** What is on the screen: rows, columns, `value(q, k)` and `text(q, k)`. */
 function makeScene(data, codes, { layer, head, hide, merge }) {
   const [n, m] = [data.queries.length, data.keys.length];
@@ -77,8 +79,7 @@ function makeScene(data, codes, { layer, head, hide, merge }) {
   const group = merge ? wordsOf : oneByOne;
   const queries = group(data.queries, data.words);
   const keys = group(data.keys, data.words);
-  const hiding = { first: (key) => key.members[0] === 0, special: (key) => key.special };
-  const hidden = keys.map(hiding[hide] ?? (() => false));
+  const hidden = keys.map(HIDING[hide] ?? (() => false));
   const values = new Float64Array(queries.length * keys.length);
   const start = (head) => (Number(layer) * data.heads.length + head) * n * m;
 
@@ -488,6 +489,98 @@ class Lines {
   }
 }
 
+/** The shades of one head, in a square of at most `side` pixels: the strongest of what falls on each. */
+function pooled(data, codes, { layer, head, hidden, scale, side }) {
+  const [n, m] = [data.queries.length, data.keys.length];
+  const [high, wide] = [Math.min(n, side), Math.min(m, side)];
+  const start = (layer * data.heads.length + head) * n * m;
+  const at = (q, k) => (hidden[k] ? 0 : VALUES[codes[start + q * m + k]] || 0); // NaN is no shade
+  const highest = new Float64Array(n);
+  for (let q = 0; q < n; q++) for (let k = 0; k < m; k++) highest[q] = Math.max(highest[q], at(q, k));
+  const most = highest.reduce((a, b) => Math.max(a, b), 0) || 1;
+  const shades = new Float64Array(high * wide);
+  for (let q = 0; q < n; q++)
+    for (let k = 0; k < m; k++) {
+      const pixel = Math.floor((q * high) / n) * wide + Math.floor((k * wide) / m);
+      shades[pixel] = Math.max(shades[pixel], SCALES[scale](at(q, k), highest[q] || 1, most));
+    }
+  return { shades, high, wide };
+}
+
+/** Every head of every layer, small: a click or the arrows choose one. */
+class Thumbnails {
+  constructor(view) {
+    this.view = view;
+    const { layers, heads } = view.data;
+    const thumb = (layer) => (name, head) => {
+      const label = `${layers.length > 1 ? `Layer ${layers[layer]}, head` : "Head"} ${name}`;
+      return make(
+        "button", { type: "button", role: "radio", class: "qkv-thumb", "aria-label": label, title: label,
+          onclick: () => this.choose(layer, head) },
+        make("canvas", { "aria-hidden": "true" }),
+      );
+    };
+    this.rows = layers.map((_, layer) => heads.map(thumb(layer)));
+    const row = (thumbs, layer) => {
+      const name = layers.length > 1 ? [make("span", { class: "qkv-layer" }, layers[layer])] : [];
+      return make("div", { class: "qkv-heads", role: "presentation" }, ...name, ...thumbs);
+    };
+    this.element = make(
+      "div", { class: "qkv-thumbs", role: "radiogroup", "aria-label": "All heads", onkeydown: (event) => this.key(event) },
+      make("p", { class: "qkv-small" }, layers.length > 1 ? "all heads, a row for each layer" : "all heads"),
+      ...this.rows.map(row),
+    );
+    this.element.hidden = layers.length * heads.length === 1;
+  }
+
+  paint() {
+    const { data, codes, state } = this.view;
+    const { layer, head, hide, scale, dark } = state;
+    const look = [hide, scale, dark].join();
+    if (!this.element.hidden && this.look !== look) {
+      this.look = look;
+      const hidden = oneByOne(data.keys, data.words).map(HIDING[hide] ?? (() => false));
+      this.rows.forEach((row, layer) =>
+        row.forEach((thumb, head) =>
+          paintShades(thumb.firstChild, pooled(data, codes, { layer, head, hidden, scale, side: 44 }), dark),
+        ),
+      );
+    }
+    const chosen = this.rows[layer][head === "mean" ? 0 : head]; // where the focus enters
+    for (const thumb of this.rows.flat()) {
+      thumb.setAttribute("aria-checked", thumb === chosen && head !== "mean");
+      thumb.tabIndex = thumb === chosen ? 0 : -1;
+    }
+  }
+
+  choose(layer, head) {
+    this.view.set({ layer: String(layer), head: String(head) });
+    this.view.showChoice();
+  }
+
+  key(event) {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const step = steps[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const within = (list, place) => Math.min(list.length - 1, Math.max(0, place));
+    const { layer, head } = this.view.state;
+    const down = within(this.rows, Number(layer) + step[0]);
+    const across = within(this.rows[0], head === "mean" ? 0 : Number(head) + step[1]);
+    this.choose(down, across);
+    this.rows[down][across].focus();
+  }
+}
+
+/** Shades onto a canvas of as many pixels. */
+function paintShades(canvas, { shades, high, wide }, dark) {
+  [canvas.width, canvas.height] = [wide, high];
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(wide, high);
+  shades.forEach((shade, i) => image.data.set([...colourOf(shade, dark), 255], 4 * i));
+  context.putImageData(image, 0, 0);
+}
+
 /** The active query's weights as an ordinary table, for those who would rather read. */
 class DataTable {
   constructor(view) {
@@ -540,7 +633,8 @@ class View {
     this.map = new HeatMap(this);
     this.lines = new Lines(this);
     this.table = new DataTable(this);
-    this.panels = make("div", { class: "qkv-panels" }, this.map.element, this.lines.element);
+    this.thumbs = new Thumbnails(this);
+    this.panels = make("div", { class: "qkv-panels" }, this.map.element, this.lines.element, this.thumbs.element);
     this.pair = make("span", { class: "qkv-pair" });
     this.value = make("strong", { class: "qkv-value" });
     this.note = make("span", { class: "qkv-note" });
@@ -579,22 +673,40 @@ class View {
     const scales = [["even", "even"], ["root", "lift small"], ["query", "by query"]];
     const hiding = [["", "nothing"], ["first", "first token"]];
     if (words?.includes(null)) hiding.push(["special", "special tokens"]);
+    this.pickers = {
+      layer: picker("Layer", names(layers), set("layer"), this.state.layer),
+      head: picker("Head", [...names(heads), ["mean", "mean of all"]], set("head"), this.state.head),
+    };
+    // Where it is narrow, all but layer and head wait behind a button; elsewhere the style hides it.
+    const fold = make("button", {
+      type: "button", class: "qkv-fold", "aria-expanded": "false",
+      onclick: () => fold.setAttribute("aria-expanded", fold.getAttribute("aria-expanded") !== "true"),
+    }, "Options");
     return make(
       "div", { class: "qkv-bar", role: "group", "aria-label": "What to show" },
-      ...(layers.length > 1 ? [picker("Layer", names(layers), set("layer"), this.state.layer)] : []),
-      ...(heads.length > 1 ? [picker("Head", [...names(heads), ["mean", "mean of all"]], set("head"), this.state.head)] : []),
-      picker("Hide", hiding, set("hide")),
-      ...(words ? [field("Merge words", check)] : []),
-      picker("Colours", scales, set("scale"), this.state.scale),
+      ...(layers.length > 1 ? [this.pickers.layer] : []),
+      ...(heads.length > 1 ? [this.pickers.head] : []),
+      fold,
       make(
-        "span", { class: "qkv-buttons", role: "group", "aria-label": "Zoom" },
-        button("−", "Zoom out", () => this.map.zoom(1 / 1.5)),
-        button("+", "Zoom in", () => this.map.zoom(1.5)),
-        button("⤢ all", "Show all", () => this.map.zoom(0)),
+        "div", { class: "qkv-options" },
+        picker("Hide", hiding, set("hide")),
+        ...(words ? [field("Merge words", check)] : []),
+        picker("Colours", scales, set("scale"), this.state.scale),
+        make(
+          "span", { class: "qkv-buttons", role: "group", "aria-label": "Zoom" },
+          button("−", "Zoom out", () => this.map.zoom(1 / 1.5)),
+          button("+", "Zoom in", () => this.map.zoom(1.5)),
+          button("⤢ all", "Show all", () => this.map.zoom(0)),
+        ),
+        this.darkButton,
+        field("Find", search), this.count,
       ),
-      this.darkButton,
-      field("Find", search), this.count,
     );
+  }
+
+  /** The pickers say what was chosen elsewhere. */
+  showChoice() {
+    for (const [name, { lastChild: select }] of Object.entries(this.pickers)) select.value = this.state[name];
   }
 
   /** Follow the size of the window and the theme around it. */
@@ -637,7 +749,7 @@ class View {
   resize() {
     this.map.layOut();
     this.map.draw();
-    this.lines.element.style.maxHeight = `${this.room()[1]}px`;
+    for (const { element } of [this.lines, this.thumbs]) element.style.maxHeight = `${this.room()[1]}px`;
     this.lines.draw();
   }
 
@@ -649,6 +761,7 @@ class View {
     this.map.paint();
     this.lines.paint();
     this.table.paint();
+    this.thumbs.paint();
     this.drawLegend();
     this.search(this.sought);
     this.resize();
