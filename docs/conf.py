@@ -14,6 +14,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "charts",
     "drawn",
     "gallery_page",
     "mathml",

@@ -30,6 +30,7 @@ ORDER = [
     "dropout",
     "problem",
     "grouped",
+    "nested",
     "cost",
     "nonfinite",
     "operators",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from qkv import benchmarks
 from qkv.benchmarks import SUITES, Figure
@@ -34,18 +37,58 @@ def test_version() -> None:
     assert qkv("--version").stdout.startswith("qkv 0.")
 
 
+def _piped(*words: str, until: str = "", **environment: str) -> tuple[str, float]:
+    """What a command writes into a pipe, and for how many seconds it was silent at most.
+
+    It is ended once it has written `until`.
+    """
+    command = [sys.executable, "-m", "qkv", *words]
+    told, longest, last = b"", 0.0, time.monotonic()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "COLUMNS": "80", **environment}
+    ) as running:
+        assert running.stdout is not None
+        while piece := os.read(running.stdout.fileno(), 65536):
+            longest = max(longest, time.monotonic() - last)
+            last = time.monotonic()
+            told += piece
+            if until and until in told.decode(errors="ignore"):
+                running.terminate()
+                break
+    assert until or running.returncode == 0
+    return told.decode(), longest
+
+
+def test_compiling_is_not_silent_in_a_pipe(tmp_path: Path) -> None:
+    told, longest = _piped("warmup", until="\n2 of", QKV_CACHE_DIR=str(tmp_path))
+    assert longest < 3, told
+
+
+def test_long_work_is_told_of_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qkv.cli import gallery
+
+    monkeypatch.setattr(gallery, "_SECONDS", 0.3)
+    out = io.StringIO()
+    with gallery._telling(Console(file=out, width=80), 5) as tell:
+        tell(2, "dates")
+        time.sleep(1.5)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "[2/5] dates"
+    assert lines[1:3] == ["[2/5] dates …"] * 2
+
+
 def test_gallery_shows_examples_in_eighty_columns_and_says_where_the_page_is(
     tmp_path: Path,
 ) -> None:
-    result = qkv("gallery", "database", "gpa", "tokens", "--out", str(tmp_path))
-    assert result.returncode == 0, result.stderr
-    assert "psychology" in result.stdout
-    assert "nothing found" in result.stdout
-    assert "70,648" in result.stdout  # the Gaussian's answer to a GPA of 3.5
-    assert "▂▅█▅▂" in result.stdout  # the weights over the keys, not cut off
-    assert "Planned as: sdpa" in result.stdout
-    assert (tmp_path / "index.html").as_uri() in result.stdout
-    uncut = [line for line in result.stdout.splitlines() if "file://" not in line]
+    told, longest = _piped("gallery", "database", "gpa", "tokens", "--out", str(tmp_path))
+    assert longest < 3, told
+    assert "psychology" in told
+    assert "nothing found" in told
+    assert "70,648" in told  # the Gaussian's answer to a GPA of 3.5
+    assert "▂▅█▅▂" in told  # the weights over the keys, not cut off
+    assert "Planned as: sdpa" in told
+    assert (tmp_path / "index.html").as_uri() in told
+    uncut = [line for line in told.splitlines() if "file://" not in line]
     assert max(map(len, uncut)) <= 80
 
 
@@ -57,7 +100,7 @@ def test_an_example_whose_package_is_missing_is_skipped_with_the_reason(tmp_path
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "skipped: " in result.stdout
-    assert "1 examples in" in result.stdout
+    assert "1 example in" in result.stdout
     assert "Skipped: " in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
@@ -213,3 +256,13 @@ def test_a_benchmark_is_shown_and_written_down(
     assert "missed" in printed
     written = json.loads((tmp_path / "figures.json").read_text())
     assert [row["met"] for row in written["figures"]] == [True, False, None]
+
+
+def test_a_benchmark_is_measured_by_parts() -> None:
+    from rich.console import Console
+
+    parts = "part of positions must be one of equal, alibi, learned"
+    with pytest.raises(ValueError, match=rf"^{parts}; got 'x'$"):
+        benchmarks.run("positions", Console(), None, "x")
+    with pytest.raises(ValueError, match=r"^core is measured as a whole; got part 'x'$"):
+        benchmarks.run("core", Console(), None, "x")

@@ -100,3 +100,47 @@ def test_second_derivatives_are_linear(similarity: Any, n: int) -> None:
         torch.autograd.grad(first.square().sum(), query)
 
     assert _extra(run) < 110
+
+
+_N = 8192
+_PLANNED: dict[str, Callable[[], dict[str, Any]]] = {
+    "topk": lambda: {"mask": qkv.mask.TopK(8)},
+    "sdpa": dict,
+    "sdpa-masked": lambda: {"mask": qkv.mask.Window(_N, _N // 3)},
+    "banded": lambda: {"mask": qkv.mask.Window(20, 20)},
+    "fused": lambda: {"similarity": qkv.Laplacian(3.0)},
+    "fused-additive": lambda: {"similarity": qkv.Additive(64, 64, 32)},
+    "streamed": lambda: {"similarity": lambda q, k: (q @ k.mT).sin()},
+}
+
+
+@pytest.mark.parametrize("name", _PLANNED)
+def test_a_plan_tells_the_memory_within_a_factor_of_two(name: str) -> None:
+    """Beside some megabytes that torch and threads keep to work in."""
+    operator, _, _ = name.partition("-")
+    options = _PLANNED[name]()
+    tokens = [torch.randn(_N, 64) for _ in range(3)]
+    plan = qkv.explain(*tokens, **options)
+    with torch.no_grad():
+        extra = _extra(lambda: qkv.attend(*tokens, operator=operator, **options))
+    answer = tokens[0].nbytes / MB
+    planned = plan.bytes / MB if plan.operator == operator else _planned(operator, tokens, options)
+    assert extra - answer < 2 * planned + 6, (extra, planned)
+    assert planned < 2 * extra + 6, (extra, planned)
+
+
+def _planned(operator: str, tokens: list[torch.Tensor], options: dict[str, Any]) -> float:
+    """What an operator that is not chosen says it would take."""
+    from qkv.plan import OPERATORS
+    from qkv.problem import validate
+
+    offer = OPERATORS[operator].ask(validate(*tokens, options.get("similarity"), None))
+    assert not isinstance(offer, str)
+    return offer.cost().bytes / MB
+
+
+def test_explain_computes_nothing() -> None:
+    """Projections of all these tokens would take 2 GB."""
+    tokens = torch.empty(500_000, 64)  # of which no page is touched
+    similarity = qkv.Additive(64, 64, 512)
+    assert peak_extra_bytes(lambda: qkv.explain(tokens, tokens, tokens, similarity=similarity)) < MB

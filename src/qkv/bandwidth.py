@@ -67,22 +67,37 @@ class Best:
     widest: list[int]
 
 
+class Spread(NamedTuple):
+    """How far apart the keys of a column, or of several that are one vector, lie."""
+
+    rows: float
+    unit: float  # their standard deviation
+    extent: float  # the distance of the furthest
+    dimensions: int = 1
+    gap: float = math.inf  # for a line: a twentieth of the keys have a neighbour nearer than this
+
+
 def span(points: Array, copies: Array, columns: int, compact: bool) -> Axis:
-    """Where to look for the bandwidth of a key (m, d), one of so many columns.
+    """Where to look for the bandwidth of a key (m, d), one of so many columns."""
+    extent = float(np.linalg.norm(np.ptp(points, axis=0))) if len(points) else 0.0
+    gap = math.inf
+    if columns == points.shape[1] == 1 and extent > 0:
+        gaps = np.concatenate([[np.inf], np.diff(np.unique(points)), [np.inf]])
+        gap = float(np.quantile(np.minimum(gaps[1:], gaps[:-1]), 0.05))
+    unit, dimensions = scale(points, copies), points.shape[1]
+    return span_of(Spread(float(copies.sum()), unit, extent, dimensions, gap), columns, compact)
+
+
+def span_of(spread: Spread, columns: int, compact: bool) -> Axis:
+    """Where to look for the bandwidth of keys that spread so far, one of so many columns.
 
     From below the spacing of the keys to where all look alike; both ends are to be passed where
     that helps. A compact kernel, which loses sight of one key after the other, has a rough curve.
     """
-    m = copies.sum()
-    unit = scale(points, copies)
-    extent = float(np.linalg.norm(np.ptp(points, axis=0))) if len(points) else 0.0
+    m, unit, extent, dimensions, gap = spread
     if extent == 0:
         return Axis(math.log(unit), math.log(unit), math.log(unit), STEP)
-    spacing = extent * m ** (-1 / max(columns, points.shape[1]))
-    if columns == points.shape[1] == 1:
-        distinct = np.unique(points)
-        gaps = np.concatenate([[np.inf], np.diff(distinct), [np.inf]])
-        spacing = min(spacing, np.quantile(np.minimum(gaps[1:], gaps[:-1]), 0.05) / 4)
+    spacing = min(extent * m ** (-1 / max(columns, dimensions)), gap / 4)
     low = min(spacing, unit * m ** (-1 / (columns + 4)) / 10)
     ends = math.log(low), math.log(3 * extent), math.log(unit)
     if columns > 1:

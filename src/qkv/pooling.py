@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from qkv import grouped, plan
+from qkv import grouped, nested, plan
 from qkv.bias import BiasLike
 from qkv.mask import MaskLike, as_mask
 from qkv.memory import budget, readable
@@ -63,7 +63,8 @@ def attend(
         query: (…, n, d_q).
         key: (…, m, d_k).
         value: (…, m, d_v). Leading axes broadcast. All are torch tensors or all NumPy arrays, of
-            one floating type; the answer is of the same kind.
+            one floating type; the answer is of the same kind. All three may be nested tensors of
+            layout torch.jagged, (batch, ragged, d) or (batch, heads, ragged, d); so is the answer.
         similarity: a :class:`qkv.Similarity`, the name of one without parameters, or a callable
             (query, key) -> scores whose score of a pair depends on that pair alone.
             None is :class:`qkv.ScaledDot`.
@@ -86,6 +87,13 @@ def attend(
     else:
         (q, k, v), numpy = as_tensors(query=query, key=key, value=value)
     mask = with_bias(mask, bias)
+    if q.is_nested or k.is_nested or v.is_nested:
+        packed = nested.pack(q, k, v, mask)
+        tokens = attend(
+            *packed[:3], similarity=similarity, mask=packed.mask, dropout=dropout,
+            operator=operator, enable_gqa=enable_gqa,
+        )  # fmt: skip
+        return nested.nested_like(tokens, q)  # type: ignore[return-value]
     if has_torch_function_variadic(q, k, v):
         # Someone watches or replaces torch's functions, as `qkv.record` does, and this is one.
         if enable_gqa:
@@ -246,6 +254,8 @@ def explain(
     """
     (q, k, v), _ = as_tensors(query=query, key=key, value=value)
     mask = with_bias(mask, bias)
+    if q.is_nested or k.is_nested or v.is_nested:
+        q, k, v, mask = nested.pack(q, k, v, mask)
     if not enable_gqa:
         return plan.explain(validate(q, k, v, similarity, mask, dropout).simplified())
     first, *others = _parts(q, k, v, similarity, mask, dropout)

@@ -217,7 +217,11 @@ def refused(group: Any, what: str) -> str:
                 cluster.attend(query, key, value[..., rank:], group=group)
             case "value":
                 cluster.attend(query, key, value[..., rank:, :], group=group)
-    except ValueError as error:
+            case "second derivatives":
+                query.requires_grad_()
+                answer = cluster.attend(query, key, value, group=group)
+                torch.autograd.grad(answer.sum(), query, create_graph=True)
+    except (ValueError, NotImplementedError) as error:
         return str(error)
     return "nothing was refused"
 
@@ -262,6 +266,36 @@ def layer(group: Any, layout: Any, similarity: Any) -> None:
     for one, other in zip(shared.parameters(), plain.parameters(), strict=True):
         assert one.grad is not None  # which DistributedDataParallel has averaged
         torch.testing.assert_close(one.grad * ranks, other.grad, rtol=1e-9, atol=1e-11)
+
+
+def fully_sharded(group: Any, layout: Any) -> None:
+    """A layer over shards, its parameters sharded by FSDP2, learns what one process does."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(3)
+    options: dict[str, Any] = {"batch_first": True, "mask": qkv.mask.Causal()}
+    plain = qkv.nn.MultiheadAttention(8, 2, similarity=qkv.Additive, **options).double()
+    shared = qkv.nn.MultiheadAttention(
+        8, 2, similarity=qkv.Additive, group=group, layout=layout, **options
+    ).double()
+    shared.load_state_dict(plain.state_dict())
+    fully_shard(shared, mesh=DeviceMesh.from_group(group, "cpu"))
+    words = torch.randn(2, 13, 8, dtype=torch.float64)
+    expected = plain(words, words, words, need_weights=False)[0]
+    expected.square().sum().backward()
+    own = cluster.shard(words, layout=layout, group=group)
+    answer = shared(own, own, own, need_weights=False)[0]
+    whole = cluster.unshard(answer, layout=layout, group=group)
+    torch.testing.assert_close(whole, expected, rtol=1e-10, atol=1e-12)
+    answer.square().sum().backward()
+    ranks = dist.get_world_size(group)
+    for one, other in zip(shared.parameters(), plain.parameters(), strict=True):
+        assert one.to_local().numel() < one.numel()  # each rank holds some of it
+        assert one.grad is not None  # which FSDP2 has averaged
+        torch.testing.assert_close(
+            one.grad.full_tensor() * ranks, other.grad, rtol=1e-9, atol=1e-11
+        )
 
 
 def decoding(group: Any, similarity: Any) -> None:

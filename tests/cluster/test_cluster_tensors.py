@@ -67,6 +67,10 @@ def test_layers_learn_as_on_one_process(team: Team, layout: str, similarity: obj
     team.run(2, cases.layer, layout, similarity)
 
 
+def test_layers_of_sharded_parameters_learn_as_on_one_process(team: Team) -> None:
+    team.run(2, cases.fully_sharded, "zigzag")
+
+
 @pytest.mark.parametrize("similarity", [None, qkv.Additive])
 def test_caches_are_shared_out(team: Team, similarity: object) -> None:
     team.run(4, cases.decoding, similarity)
@@ -74,7 +78,12 @@ def test_caches_are_shared_out(team: Team, similarity: object) -> None:
 
 def test_mistakes_are_said(team: Team) -> None:
     told = team.run(2, cases.refused, "ranking")
-    assert told[0].startswith("mask TopK(3) ranks the scores of all keys, which no rank has")
+    assert told[0] == (
+        "mask TopK(3) ranks the scores of all keys, which no rank has: qkv.cluster.attend takes "
+        "masks by position and tensors"
+    )
+    told = team.run(2, cases.refused, "second derivatives")
+    assert told[1].startswith("qkv.cluster.attend has no second derivatives: call backward or")
     told = team.run(2, cases.refused, "layout")
     assert told[0] == "layout must be one of replicated, ring, zigzag; got 'star'"
     told = team.run(2, cases.refused, "queries")

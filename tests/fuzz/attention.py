@@ -115,7 +115,7 @@ class _Comparison:
                     which = NAMES[i] if i < 3 else f"parameter {i - 3}"
                     what = f"{name} gradient of {which}"
                     # Weights are made again of scores and totals, known to their last digits.
-                    size = self.largest_score * grads[i].abs().sum().item()
+                    size = self.largest_score * grads[i].abs().sum().item() + self.saturated
                     self._close(what, grad, grads[i], [x[2][i] for x in moved], size)
             with torch.no_grad():
                 forward = self._ask(name, False)
@@ -165,6 +165,10 @@ class _Comparison:
         learned = question.similarity
         parameters = learned.parameters() if isinstance(learned, torch.nn.Module) else ()
         answer = reply(question, *leaves, noise=noise)
+        # Where tanh is all but 1, its slope is the difference of two numbers near 1.
+        saturates = question.kind.name in ("additive", "capped", "gated", "gated-scaled")
+        size = max(tokens["value"].detach().abs().flatten().tolist(), default=0.0)
+        self.saturated = size * self.upstream.abs().sum().item() if saturates else 0.0
         finite = answer.scores.detach()[answer.scores.isfinite()]
         self.largest_score = finite.abs().max().item() if finite.numel() else 0.0
         batch = question.allowed.shape[:-1]
@@ -184,8 +188,8 @@ class _Comparison:
         return found.detach(), answer.log_total.detach().expand(batch), list(grads)
 
     def _noise(self, shape: torch.Size) -> Tensor:
-        signs = torch.randint(0, 2, shape, generator=self.random) * 2.0 - 1
-        return 1 + self.eps * signs.double()
+        steps = torch.randn(shape, generator=self.random)
+        return 1 + self.eps * steps.double()
 
     def _ask(self, operator: str | None, wants_grad: bool) -> tuple[Tensor, list[Tensor]] | None:
         tokens = [self.tensors[name].detach().requires_grad_(wants_grad) for name in NAMES]

@@ -67,7 +67,7 @@ def draw(seed: int) -> Asked:
     rows = table.to_pylist()
     kinds = [name for name in KEYS if not (name == "vector" and source in ("csv", "indexed"))]
     key = [str(x) for x in rng.choice(kinds, int(rng.choice([1, 1, 2])), replace=False)]
-    if source == "csv":  # whose columns have no types, and say nothing where all is missing
+    if source in ("csv", "pandas"):  # whose columns say nothing where all is missing
         key = [name for name in key if any(row[name] is not None for row in rows)] or ["row"]
     value = str(rng.choice(["number", "number", "label", "whole"]))
     similarity = {name: _similarity(rng, name) for name in key}
@@ -224,7 +224,8 @@ def _log_weight(name: str, chosen: str, width: float, query: Any, cell: Any) -> 
     return math.log(height) if height > 0 else -math.inf
 
 
-def _weights(asked: Asked, query: Row, rows: list[Row]) -> list[float]:
+def _weights(asked: Asked, query: Row, rows: list[Row]) -> tuple[list[float], float]:
+    """What each row weighs, and how well that is known: logarithms have so many digits."""
     logs = []
     for row in rows:
         log = math.log(row["times"]) if asked.weight and row["times"] else 0.0
@@ -235,7 +236,9 @@ def _weights(asked: Asked, query: Row, rows: list[Row]) -> list[float]:
             log += _log_weight(name, chosen, width, query[name], row[name])
         logs.append(log)
     peak = max(logs, default=-math.inf)
-    return [0.0 if peak == -math.inf else math.exp(log - peak) for log in logs]
+    if peak == -math.inf:
+        return [0.0] * len(logs), 0.0
+    return [math.exp(log - peak) for log in logs], 1e-14 * abs(peak)
 
 
 def _compare(asked: Asked, folder: Path) -> int:
@@ -252,7 +255,7 @@ def _compare(asked: Asked, folder: Path) -> int:
     if asked.source == "indexed":
         database = database.indexed()
     where = asked.where
-    if kind == "csv" and where is not None:
+    if kind in ("csv", "pandas") and where is not None:
         # A column of which nothing is there has no type to be compared as.
         empty = [name for name in table.column_names if table[name].null_count == len(table)]
         where = None if any(name in where for name in empty) else where
@@ -275,37 +278,37 @@ def _compare(asked: Asked, folder: Path) -> int:
         groups = sorted({row["group"] for row in used}) if asked.by else [None]
         for group in groups:
             rows = [row for row in used if group is None or row["group"] == group]
-            weights = _weights(asked, query, rows)
+            weights, doubt = _weights(asked, query, rows)
             if asked.by and not math.fsum(weights):
                 continue  # a group of no weight need not be named
             one = answer if group is None else answer[group]
-            _same(one, rows, weights, asked.value)
+            _same(one, rows, weights, asked.value, doubt)
             count += 1
     return count
 
 
-def _same(answer: Any, rows: list[Row], weights: list[float], value: str) -> None:
+def _same(answer: Any, rows: list[Row], weights: list[float], value: str, doubt: float) -> None:
     total = math.fsum(weights)
     if total == 0:
         assert answer.value is None, f"{answer.value!r} of rows that weigh nothing"
         return
     values = [row[value] for row in rows]
     effective = total**2 / math.fsum(w * w for w in weights)
-    _near("effective rows", answer.effective_rows, effective, effective)
+    _near("effective rows", answer.effective_rows, effective, effective, doubt)
     if value == "label":
         shares: dict[str, float] = {}
         for weight, label in zip(weights, values, strict=True):
             shares[label] = shares.get(label, 0.0) + weight / total
         for label, share in shares.items():
-            _near(f"share of {label}", answer.distribution.get(label, 0.0), share, 1.0)
+            _near(f"share of {label}", answer.distribution.get(label, 0.0), share, 1.0, doubt)
         return
     size = max(map(abs, values))
     mean = math.fsum(w * v for w, v in zip(weights, values, strict=True)) / total
-    _near("mean", answer.value, mean, size)
+    _near("mean", answer.value, mean, size, doubt)
     spread = math.fsum(w * (v - mean) ** 2 for w, v in zip(weights, values, strict=True)) / total
-    _near("deviation squared", answer.std**2, spread, size * size)
+    _near("deviation squared", answer.std**2, spread, size * size, doubt)
 
 
-def _near(what: str, found: float, wanted: float, size: float) -> None:
-    limit = 1e-9 * size + 1e-300
+def _near(what: str, found: float, wanted: float, size: float, doubt: float) -> None:
+    limit = (1e-9 + doubt) * size + 1e-300
     assert abs(found - wanted) <= limit, f"{what} is {found!r}, not {wanted!r}"

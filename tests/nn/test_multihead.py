@@ -248,7 +248,7 @@ X = torch.randn(BATCH, N, D)
         (lambda: MultiheadAttention(D, HEADS, similarity="dott"), r"did you mean 'dot'"),
         (
             lambda: _call(X[0, 0], X, X),
-            r"query must have shape \(batch, n, 24\) or \(n, 24\); got \(24,\)",
+            r"query should be unbatched 2D or batched 3D tensor but received 1-D query tensor",
         ),
         (
             lambda: _call(X, X[:, :, 1:], X),
@@ -257,7 +257,7 @@ X = torch.randn(BATCH, N, D)
         (lambda: _call(X, X, X[:, 1:]), r"value must have shape \(2, 5, 24\) to match query"),
         (
             lambda: _call(X, X, X, attn_mask=torch.zeros(N, M)),
-            r"attn_mask must have shape \(5, 5\) or \(12, 5, 5\); got \(5, 7\)",
+            r"Expected `attn_mask` shape to be \(12, 5, 5\) or \(5, 5\); got \(5, 7\)",
         ),
         (
             lambda: _call(X, X, X, key_padding_mask=torch.zeros(N, BATCH)),

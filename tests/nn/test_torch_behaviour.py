@@ -98,3 +98,78 @@ def test_autocast_takes_tensors_of_several_types_as_torchs_kernel_does() -> None
 def test_a_size_given_for_the_base_of_a_gate_is_named() -> None:
     with pytest.raises(TypeError, match=r"^base must be a similarity; got int 8$"):
         qkv.Gated(16, 16, 8)  # type: ignore[arg-type]
+
+
+@both_layers
+@pytest.mark.parametrize("options", [{}, {"kdim": 3, "vdim": 3}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("extra", [{}, {"add_bias_kv": True, "add_zero_attn": True}], ids=str)
+def test_torchs_function_takes_the_parameters_of_the_layer(
+    layer: Any, options: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    """Code that calls torch's function finds what it needs, and where it looks for it."""
+    mha = layer(6, 2, dtype=torch.float64, **options, **extra)
+    query = torch.randn(5, 2, 6, dtype=torch.float64)
+    key = torch.randn(7, 2, options.get("kdim", 6), dtype=torch.float64)
+    hidden = torch.rand(5, 7) < 0.3
+    hidden[:, 0] = False
+    separate = not mha._qkv_same_embed_dim
+    assert separate == ("kdim" in options)
+    answer, weights = nn.functional.multi_head_attention_forward(
+        query, key, key, 6, 2, mha.in_proj_weight, mha.in_proj_bias, mha.bias_k, mha.bias_v,
+        mha.add_zero_attn, mha.dropout, mha.out_proj.weight, mha.out_proj.bias, mha.training,
+        attn_mask=hidden, use_separate_proj_weight=separate, q_proj_weight=mha.q_proj_weight,
+        k_proj_weight=mha.k_proj_weight, v_proj_weight=mha.v_proj_weight,
+    )  # fmt: skip
+    own_answer, own_weights = mha(query, key, key, attn_mask=hidden)
+    torch.testing.assert_close(own_answer, answer, rtol=0, atol=1e-12)
+    torch.testing.assert_close(own_weights, weights, rtol=0, atol=1e-12)
+
+
+@both_layers
+def test_a_mask_for_each_head_is_one_for_each_entry_repeated(layer: Any) -> None:
+    mha = layer(6, 3, batch_first=True, dtype=torch.float64)
+    query, key = torch.randn(4, 2, 6).double(), torch.randn(4, 5, 6).double()
+    mask = torch.rand(4, 2, 5) < 0.4
+    mask[..., 0] = False
+    whole, _ = mha(query, key, key, attn_mask=mask.repeat_interleave(3, dim=0))
+    for entry in range(4):
+        alone, _ = mha(query[entry], key[entry], key[entry], attn_mask=mask[entry])
+        torch.testing.assert_close(whole[entry], alone, rtol=0, atol=1e-12)
+
+
+@both_layers
+def test_the_sizes_of_masks_and_the_axes_of_queries(layer: Any) -> None:
+    mha = layer(4, 4)
+    with pytest.raises(AssertionError, match=r"Expected `attn_mask` shape to be \(4, 4, 4\)"):
+        mha(FLAT, FLAT, FLAT, attn_mask=torch.zeros(5, 4, 4, dtype=torch.bool))
+    line = torch.zeros(4)
+    with pytest.raises(AssertionError, match="batched 3D tensor but received 1-D query tensor"):
+        mha(line, line, line)
+
+
+@both_layers
+@torch.no_grad()
+def test_two_masks_at_once_where_torch_has_a_fast_path(layer: Any) -> None:
+    mha = layer(14, 7, batch_first=True).eval()
+    x = torch.rand(8, 5, 14)
+    pairs, padding = torch.rand(5, 5) < 0.4, torch.rand(8, 5) < 0.4
+    pairs[:, 0] = padding[:, 0] = False
+    got, _ = mha(x, x, x, attn_mask=pairs, key_padding_mask=padding, need_weights=False)
+    together = (pairs | padding.unsqueeze(1)).repeat_interleave(7, dim=0)
+    expected, _ = mha(x, x, x.clone(), attn_mask=together, need_weights=False)
+    torch.testing.assert_close(got, expected)
+
+
+def test_an_encoder_with_padding_is_one_graph() -> None:
+    encoder_layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True, dtype=torch.float64)
+    encoder_layer.self_attn = qkv.nn.MultiheadAttention(
+        16, 2, batch_first=True, dtype=torch.float64
+    )
+    encoder = nn.TransformerEncoder(encoder_layer, 1).eval()
+    compiled = torch.compile(encoder, fullgraph=True, backend="aot_eager")
+    x, padding = torch.randn(1, 11, 16).double(), torch.rand(1, 11) > 0.5
+    padding[..., 0] = False
+    got = compiled(x, mask=None, src_key_padding_mask=padding)
+    expected = encoder(x, mask=None, src_key_padding_mask=padding.clone())
+    kept = ~padding[0]
+    torch.testing.assert_close(got[0, kept], expected[0, : len(kept)][kept], rtol=0, atol=1e-9)

@@ -74,11 +74,39 @@ def test_classes_are_those_of_one_machine(client: Any) -> None:
     assert list(shared.predict(query)) == list(alone.predict(query))
 
 
+@pytest.mark.parametrize(
+    ("d", "rows", "kernel", "wanted"),
+    [
+        (1, 3011, "gaussian", "loo"),
+        (1, 3011, "epanechnikov", "gcv"),
+        (2, 1103, "gaussian", "aicc"),
+        (1, 211, "boxcar", "loo"),  # few rows, searched by this process
+        (3, 1103, "gaussian", "silverman"),
+    ],
+)
+def test_the_searched_bandwidth_is_that_of_one_machine(
+    client: Any, d: int, rows: int, kernel: str, wanted: str
+) -> None:
+    rng = np.random.default_rng(5)
+    x, y, query = _data(d, rows)
+    x[::7] = np.round(x[::7], 1)  # copies, within parts and between them
+    y = y + rng.normal(scale=0.3, size=rows)
+    options: dict[str, Any] = {"kernel": kernel, "bandwidth": wanted, "empty": "prior"}
+    alone = qkv.NadarayaWatsonRegressor(**options).fit(x, y)
+    chunks = (rows // 3, 0, rows - rows // 3)  # uneven, and one empty
+    lazy_x = arrays.from_array(x, (chunks, d))
+    shared = qkv.NadarayaWatsonRegressor(**options).fit(lazy_x, arrays.from_array(y, (chunks,)))
+    np.testing.assert_allclose(shared.bandwidth_, alone.bandwidth_, rtol=1e-9)
+    curves = (np.sort(model.cv_curve_[:, -1]) for model in (shared, alone))
+    np.testing.assert_allclose(*curves, rtol=1e-9)
+    np.testing.assert_allclose(shared.predict(query), alone.predict(query), rtol=1e-9)
+
+
 def test_what_is_not_distributed_is_named(client: Any) -> None:
     x, y, query = _data(2)
     lazy_x, lazy_y = arrays.from_array(x, (70, 2)), arrays.from_array(y, 70)
-    model = qkv.NadarayaWatsonRegressor(degree=1, empty="nearest")
-    expected = r"^on Dask arrays these are not distributed: bandwidth='loo' .*, degree=1, empty='n"
+    model = qkv.NadarayaWatsonRegressor(bandwidth="knn", degree=1, empty="nearest")
+    expected = r"^on Dask arrays these are not distributed: bandwidth='knn' .*, degree=1, empty='n"
     with pytest.raises(ValueError, match=expected):
         model.fit(lazy_x, lazy_y)
     model = qkv.NadarayaWatsonRegressor(bandwidth=1.0)

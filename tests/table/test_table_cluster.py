@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 import qkv
 from qkv.cli import app
 from qkv.cluster import ClusterError, jobs
+from qkv.table import aggregation, parts
 from qkv.table.sources import Request, base
 from qkv.table.sources.postgres import without_secrets
 
@@ -281,19 +282,78 @@ def test_a_file_that_is_not_as_it_was_is_named(
         database.query(1.7, client=client)
 
 
-def test_a_worker_lost_in_mid_job_costs_nothing_but_time(client: Any) -> None:
-    expected = sum(range(12))
+@pytest.fixture
+def slow_reads(client: Any) -> Iterator[Any]:
+    """Parts that take time to read: on the worker of this number, or on all of them."""
 
-    def kill() -> None:
-        time.sleep(0.6)
-        os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+    def begin(which: int | None = None) -> None:
+        workers = list(client.scheduler_info()["workers"])
+        chosen = workers if which is None else workers[which : which + 1]
+        client.run(_read_after, 0.15, workers=chosen)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    found = jobs.fold(client, _slowly, list(range(12)), 0.25, _added)
-    killer.join()
-    assert found == expected
+    yield begin
     client.wait_for_workers(2, timeout=30)
+    client.run(_read_after, 0.0)
+
+
+def _read_after(seconds: float) -> None:
+    """Let this process wait before it reads a part."""
+
+    def late(*words: Any) -> Any:
+        time.sleep(seconds)
+        return aggregation.read(*words)
+
+    parts.read = late  # type: ignore[attr-defined]
+
+
+def _asked_of(folder: Path, **how: Any) -> Any:
+    database = qkv.Database(folder, key="height", value=["income", "town"])
+    return database.query([1.6, 1.8], similarity="gaussian", bandwidth=0.05, **how)
+
+
+def test_a_worker_killed_in_mid_query_costs_nothing_but_time(
+    folders: dict[str, Path], client: Any, slow_reads: Any
+) -> None:
+    slow_reads()
+    victim = next(iter(client.run(os.getpid).values()))
+    told: list[int] = []
+
+    def kill_once(done: int, total: int | None) -> None:
+        if not told:  # some parts are done, and more are not
+            os.kill(victim, signal.SIGKILL)
+        told.append(done)
+
+    found = _asked_of(folders["parquet"], client=client, progress=kill_once)
+    assert told[0] < told[-1] == 601
+    _close(_told(found), _told(_asked_of(folders["parquet"])))
+    client.wait_for_workers(2, timeout=30)
+    assert victim not in client.run(os.getpid).values()
+
+
+def test_a_slow_worker_changes_no_answer(
+    folders: dict[str, Path], client: Any, slow_reads: Any
+) -> None:
+    slow_reads(1)
+    found = _asked_of(folders["parquet"], client=client)
+    _close(_told(found), _told(_asked_of(folders["parquet"])))
+
+
+def test_ctrl_c_cancels_what_was_submitted(
+    folders: dict[str, Path], client: Any, slow_reads: Any
+) -> None:
+    slow_reads()
+
+    def press(done: int, total: int | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        _asked_of(folders["parquet"], client=client, progress=press)
+    deadline = time.monotonic() + 10
+    while any(client.processing().values()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(client.processing().values())
+    keys = client.run_on_scheduler(lambda dask_scheduler: list(map(str, dask_scheduler.tasks)))
+    assert not [key for key in keys if key.startswith("qkv-")]
 
 
 def _slowly(part: int, seconds: float) -> int:
@@ -327,21 +387,12 @@ def _late(part: str, shared: None) -> str:
     return part
 
 
-def test_interrupted_work_is_cancelled(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*words: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(jobs, "_wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        jobs.fold(client, _slowly, list(range(50)), 0.2, _added)
-    deadline = time.monotonic() + 10
-    while any(client.processing().values()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(client.processing().values())
-
-
-def test_a_cluster_without_workers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_workers_is_given_up(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs, "PATIENCE", 0.5)
+    monkeypatch.setattr(parts, "read", parts.read)  # put back afterwards
+    _read_after(0.2)  # the worker is a thread of this process
     with (
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
@@ -351,7 +402,7 @@ def test_a_cluster_without_workers_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         leaving = threading.Timer(0.4, lambda: local.scale(0))
         leaving.start()
         with pytest.raises(ClusterError, match=r"no worker is left: waited 0\.5 s"):
-            jobs.fold(client, _slowly, list(range(4)), 1.0, _added)
+            _asked_of(folders["parquet"], client=client)
         leaving.join()
         with pytest.raises(ClusterError, match=r"^the Dask cluster has no workers: waited 0\.5 s"):
             jobs.fold(client, _slowly, [1], 0.0, _added)
@@ -390,9 +441,9 @@ def test_parts_of_postgres_show_no_address(tmp_path: Path, postgres: str, client
     table = pa.table({"k": [1.0, 2.0], "v": [3.0, 4.0]})
     address, told = stored("postgres", table, tmp_path, f"{postgres}&password=hunter2")
     database = qkv.Database(address, key="k", value="v", **told)
-    parts = database._source.parts(Request(["k", "v"], whole_rows=False))
-    assert parts is not None
-    assert "hunter2" not in repr(parts)
+    found = database._source.parts(Request(["k", "v"], whole_rows=False))
+    assert found is not None
+    assert "hunter2" not in repr(found)
     assert "hunter2" not in str(database.explain(1.0, client=client))
     answer = database.query(1.0, client=client)
     assert answer.value == 3.0
@@ -404,14 +455,14 @@ def test_parts_of_postgres_show_no_address(tmp_path: Path, postgres: str, client
 @pytest.mark.parametrize("queries", [1, 100, 1000])
 def test_a_part_sends_what_the_plan_says(rows: int, queries: int) -> None:
     from qkv.cluster.costs import table_costs
-    from qkv.table.asking import Asker, Terms
+    from qkv.table.asking import QueryOptions, QueryRunner
     from qkv.table.sources import open_source
 
     key = np.random.default_rng(0).normal(size=rows)
-    asker = Asker(open_source(pa.table({"k": key, "v": key})), ["k"], ["v"])
+    asker = QueryRunner(open_source(pa.table({"k": key, "v": key})), ["k"], ["v"])
     asked = asker.ask(
         [{"k": float(q)} for q in np.linspace(-1, 1, queries)],
-        Terms(similarity="gaussian", bandwidth=0.1, top=5),
+        QueryOptions(similarity="gaussian", bandwidth=0.1, top=5),
     )
     sent = len(pickle.dumps(asker.read(asked, None)))
     expected = table_costs(rows, 2, queries=queries).result

@@ -71,16 +71,16 @@ def run(suite: str, console: Console, json_file: Path | None, part: str | None =
         for figure in measure:
             figures.append(figure)
             status.update(f"{len(figures)} measured; last: {figure.work}")
+            if json_file is not None:  # as they come, so that none is lost
+                rows = [{**each._asdict(), "met": each.met} for each in figures]
+                text = json.dumps({"suite": suite, "machine": machine, "figures": rows}, indent=1)
+                json_file.write_text(text + "\n", encoding="utf-8")
     table = Table("work", "measured", "wanted", "", title=f"{suite} — {machine}")
     for figure in figures:
         mark = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[figure.met]
         measured = f"{figure.measured:.3g} {figure.unit}"
         table.add_row(figure.work, measured, figure.limit, f"{mark} {figure.note}".strip())
     console.print(table)
-    if json_file is not None:
-        rows = [{**figure._asdict(), "met": figure.met} for figure in figures]
-        text = json.dumps({"suite": suite, "machine": machine, "figures": rows}, indent=1)
-        json_file.write_text(text + "\n", encoding="utf-8")
 
 
 def _processor() -> str:

@@ -27,7 +27,7 @@ _SECONDS = 2.5  # between two lines where there is no terminal
 def gallery(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Which examples to show; all if none is named."),
+        typer.Argument(metavar="NAME", help="Which examples to show; all if none is named."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -47,35 +47,34 @@ def gallery(
     console, start = Console(), time.perf_counter()
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder; got the file {str(out)!r}")
-    all_shown = _run(console, names or EXAMPLES)
+    all_shown, path = _run(
+        console, names or EXAMPLES, Path("build/gallery") if out is None else out
+    )
     for shown in all_shown if names else []:
         terminal.show(console, shown)
         console.print()
     if not names:
         terminal.summary(console, all_shown)
-    from qkv.gallery.page import write
-
-    path = write(all_shown, Path("build/gallery") if out is None else out).resolve()
     taken = time.perf_counter() - start
     skipped = sum(bool(shown.skipped) for shown in all_shown)
-    told = f"{len(all_shown) - skipped} examples in {taken:.0f} s"
+    ran = len(all_shown) - skipped
+    told = f"{ran} example{'s' * (ran != 1)} in {taken:.0f} s"
     console.print(f"{told}{f', {skipped} skipped' if skipped else ''}. The page:", highlight=False)
     console.print(path.as_uri(), style="bold", soft_wrap=True, markup=False, highlight=False)
     if browser and not names and _has_screen():
         typer.launch(path.as_uri())
 
 
-def _run(console: Console, names: list[str]) -> list[Shown]:
+def _run(console: Console, names: list[str], folder: Path) -> tuple[list[Shown], Path]:
     """Run them under a bar that moves, or a line every few seconds where there is no terminal."""
-    from qkv.gallery.run import run
+    from qkv.gallery.run import run_all
 
-    found = []
     with _telling(console, len(names)) as tell:
-        for place, name in enumerate(names):
-            tell(place, name)
-            found.append(run(name, lambda step, at=place, of=name: tell(at, f"{of}: {step}")))  # type: ignore[misc]
+        found = run_all(names, tell)
         tell(len(names), "writing the page")
-    return found
+        from qkv.gallery.page import write
+
+        return found, write(found, folder).resolve()
 
 
 @contextlib.contextmanager

@@ -356,18 +356,23 @@ def _from_file(database: Database, path: Path) -> list[dict[str, Any]]:
     """Queries from a CSV file, by the names of its columns."""
     from qkv.table.columns import parsed
 
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        for name in database.key:
-            if name not in (reader.fieldnames or []):
-                raise ValueError(f"{path.name!r} must have a column {name!r}, as the key is called")
-        return [
-            {
-                name: parsed(row[name] or "", database.schema.field(name).type, name)
-                for name in database.key
-            }
-            for row in reader
-        ]
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            for name in database.key:
+                if name not in (reader.fieldnames or []):
+                    raise ValueError(
+                        f"{path.name!r} must have a column {name!r}, as the key is called"
+                    )
+            return [
+                {
+                    name: parsed(row[name] or "", database.schema.field(name).type, name)
+                    for name in database.key
+                }
+                for row in reader
+            ]
+    except csv.Error as error:
+        raise ValueError(f"{path.name!r} cannot be read as CSV: {error}") from error
 
 
 def _write(answers: list[Any], path: Path) -> None:

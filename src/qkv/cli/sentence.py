@@ -40,7 +40,9 @@ def sentence(
     plot: Annotated[
         Path | None, typer.Option(help="Draw to this file: .svg, .pdf or .png.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page to explore, offline.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write an offline page of every layer and head.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print words and weights as JSON.")] = False,
 ) -> None:
     """Show what each word of a sentence looks at: by word vectors, or inside a model."""

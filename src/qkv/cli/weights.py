@@ -10,7 +10,7 @@ from rich.console import Console
 from qkv.cli.app import app
 
 
-@app.command()
+@app.command(short_help="Compare a few tokens, as the explorer does.")
 def weights(
     tokens: Annotated[
         str, typer.Argument(metavar="TOKENS", help="Words and places: 'cat:1,0.5;dog:0,1'.")

@@ -43,7 +43,8 @@ def attend(
         key_shard: (…, m_r, d_k), this rank's keys; shards may differ in length, and be empty.
         value_shard: (…, m_r, d_v).
         similarity, mask, bias: as :func:`qkv.attend` takes them. Positions, and tensors given as
-            masks, are those of the whole sequence. Masks that rank scores are refused.
+            masks, are those of the whole sequence. Masks that rank scores are refused, and so are
+            second derivatives.
         dropout: drops the weights that one process would with the first rank's seed.
         group: of torch.distributed; None is the default group. gloo is tested; NCCL is not.
         layout: "replicated"; "ring", where ranks hold consecutive runs of the sequence; or
@@ -110,8 +111,12 @@ class _Attention(torch.autograd.Function):
         return answer
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
+        if torch.is_grad_enabled():  # else a graph of this would silently lack its own part
+            raise NotImplementedError(
+                "qkv.cluster.attend has no second derivatives: call backward or autograd.grad "
+                "with create_graph=False"
+            )
         query, key, value, *leaves, answer, log_total = ctx.saved_tensors
         answered = Answered(answer, log_total, gradient)
         return None, *ctx.job.backward((query, key, value), answered, leaves)

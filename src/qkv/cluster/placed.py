@@ -100,6 +100,10 @@ class PlacedMask(Mask):
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         return PlacedMask(self._mask.narrow(axis, start, stop, batch), self._place)
 
+    def for_shared_heads(self, axis: int) -> Mask | None:
+        whole = self._mask.for_shared_heads(axis)
+        return None if whole is None else PlacedMask(whole, self._place)
+
     def tensors(self) -> list[Tensor]:
         return self._mask.tensors()
 

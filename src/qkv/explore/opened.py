@@ -59,7 +59,7 @@ def open_what(source: str, table: str | None) -> Opened:
         )
     try:
         told = json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{config} is not JSON: {error}") from None
     ours = isinstance(told, dict) and told.get("format") == "qkv.translate"
     return Opened(source, "translator" if ours else "model")

@@ -31,21 +31,22 @@ class Follower(Session):
         self.brought: list[Any] = []  # operands of pairs that are none, in order
         super().__init__(query, key)
 
-    def _next(self, step: Step) -> int:
+    def _next(self, what: str, details: tuple[Any, ...]) -> int:
         """The number of the step's result."""
         at = self._at
-        if at >= len(self._steps) or not self._same(self._steps[at], step):
+        if at >= len(self._steps):
             raise StrayedError
-        self._at += 1
+        before = self._steps[at]
+        if before.what != what or not (
+            before.details == details or self._same(before.details, details)
+        ):
+            raise StrayedError
+        self._at = at + 1
         return self._numbers[at]
 
-    def _same(self, before: Step, now: Step) -> bool:
-        if before.what != now.what or len(before.details) != len(now.details):
-            return False
-        if before.details == now.details:
-            return True
-        return all(
-            a == b or self._as_many(a, b) for a, b in zip(before.details, now.details, strict=True)
+    def _same(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+        return len(before) == len(now) and all(
+            a == b or self._as_many(a, b) for a, b in zip(before, now, strict=True)
         )
 
     def _as_many(self, before: Any, now: Any) -> bool:
@@ -65,27 +66,29 @@ class Follower(Session):
 
     def token_call(self, func: Any, args: Any, kwargs: Any, result: Tensor, part: int) -> int:
         described = (func, *describe(self, args), *describe(self, kwargs), part)
-        return self._next(Step("token", described))
+        return self._next("token", described)
 
     def elementwise(self, op: str, *operands: Any) -> Traced:
-        described = tuple(describe_operand(self, x) for x in operands)
-        number = self._next(Step("elementwise", (op, *described)))
-        self.brought += (
-            x.held if isinstance(x, Traced) else x
-            for x in operands
-            if not (isinstance(x, Traced) and x.held is None)
-        )
-        return self.pair(broadcast([sizes_of(x) for x in operands]), number)
+        described, sizes = [op], []
+        for x in operands:
+            described.append(describe_operand(self, x))
+            sizes.append(sizes_of(x))
+            if not isinstance(x, Traced):
+                self.brought.append(x)
+            elif x.held is not None:
+                self.brought.append(x.held)
+        number = self._next("elementwise", tuple(described))
+        return self.pair(broadcast(sizes), number)
 
     def reduce(self, op: str, x: Any, dims: tuple[int, ...], keepdim: bool) -> Traced:
-        number = self._next(Step("reduce", (op, describe_operand(self, x), dims, keepdim)))
+        number = self._next("reduce", (op, describe_operand(self, x), dims, keepdim))
         sizes = tuple(
             1 if i in dims else size for i, size in enumerate(x.sizes) if i not in dims or keepdim
         )
         return self.pair(sizes, number)
 
     def rearrange(self, x: Traced, order: tuple[int | None, ...]) -> Traced:
-        number = self._next(Step("rearrange", (describe_operand(self, x), order)))
+        number = self._next("rearrange", (describe_operand(self, x), order))
         found = self.pair(tuple(1 if i is None else x.sizes[i] for i in order), number)
         x.shared = found.shared = True  # type: ignore[attr-defined]
         return found

@@ -84,7 +84,11 @@ def follow(
         held[place] = operand
     counts = {"query": query.shape[-2], "key": key.shape[-2]}
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    held = [x.to(dtype) if isinstance(x, Tensor) else float(x) for x in held]
+    for place, x in enumerate(held):
+        if not isinstance(x, Tensor):
+            held[place] = float(x)
+        elif x.dtype != dtype:
+            held[place] = x.to(dtype)
     if trace.additive is not None and rewritten:
         return _as_additive(trace, trace.additive, held, counts)
     return _gather(trace, held, counts, dtype)
@@ -147,11 +151,13 @@ def _column(x: Tensor, source: Source, count: int) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _order(source: Source, dims: int) -> tuple[int, ...] | None:
-    """The axes of a tensor in the order of columns, those of size 1 last; None: as they are."""
+    """The axes of a tensor in the order of columns, those of size 1 last; None: as they are, since
+    an axis of size 1 stands anywhere."""
     axes = (*source.lead, source.token, source.feature)
     order = [axis for axis in axes if axis is not None]
-    order += (axis for axis in range(dims) if axis not in order)
-    return None if order == list(range(dims)) else tuple(order)
+    if order == sorted(order):
+        return None
+    return *order, *(axis for axis in range(dims) if axis not in order)
 
 
 def _side_by_side(columns: list[tuple[bool, Tensor]]) -> Tensor:
@@ -172,8 +178,14 @@ def _joined(parts: list[Any], dtype: torch.dtype) -> Tensor:
             numbers.append(part)
             continue
         if numbers:
-            tensors.append(torch.tensor(numbers, dtype=dtype))
+            tensors.append(_of_numbers(tuple(numbers), dtype))
             numbers = []
         if part is not None:
             tensors.append(part)
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+@lru_cache(maxsize=1024)
+def _of_numbers(numbers: tuple[float, ...], dtype: torch.dtype) -> Tensor:
+    """Constants, which mostly are those of the call before; nobody writes to them."""
+    return torch.tensor(numbers, dtype=dtype)

@@ -337,7 +337,10 @@ def describe(session: Session, tree: Any) -> tuple[Any, ...]:
     if isinstance(tree, Tensor):
         return ("plain", session.plain(tree), tree.dim())
     if isinstance(tree, (tuple, list)):
-        return tuple(each for part in tree for each in describe(session, part))
+        found: list[Any] = []
+        for part in tree:
+            found += describe(session, part)
+        return tuple(found)
     if isinstance(tree, dict):
         return tuple(each for name in tree for each in (name, *describe(session, tree[name])))
     if isinstance(tree, slice):

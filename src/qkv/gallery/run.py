@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import multiprocessing
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from qkv.gallery.parts import Figure, Part, Result, Step
+
+#: They show how long something takes, and have the cores to themselves.
+_TIMED = ("similarities", "sparse", "own_similarity")
+#: It trains on one core for as long as all others take together.
+_LONGEST = "dates"
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,40 @@ def run(name: str, tell: Callable[[str], None] = lambda _: None) -> Shown:
         return Shown(name, title or name, caption, source, skipped=str(error))
     title, caption, source = _words(example)
     return Shown(name, title, caption, source, parts, time.perf_counter() - start)
+
+
+def run_all(names: Sequence[str], tell: Callable[[int, str], None]) -> list[Shown]:
+    """Run examples; `tell` hears how many are done, and what is under way."""
+    found: dict[str, Shown] = {}
+
+    def take(name: str) -> None:
+        tell(len(found), name)
+        found[name] = run(name, lambda step: tell(len(found), f"{name}: {step}"))
+
+    for name in names:
+        if name in _TIMED:
+            take(name)
+    rest = [name for name in names if name not in found]
+    with _beside(_LONGEST if len(rest) > 1 and _LONGEST in rest else None) as ready:
+        for name in rest:
+            if name != _LONGEST or ready is None:
+                take(name)
+        if ready is not None:
+            tell(len(found), f"{_LONGEST}: training the translator")
+            found[_LONGEST] = ready()
+    return [found[name] for name in names]
+
+
+@contextlib.contextmanager
+def _beside(name: str | None) -> Iterator[Callable[[], Shown] | None]:
+    """An example under way in a process of its own; what is yielded waits for it."""
+    if name is None:
+        yield None
+        return
+    spawning = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    pool = ProcessPoolExecutor(1, spawning, signal.signal, (signal.SIGINT, signal.SIG_DFL))
+    with pool:  # Ctrl-C ends the process without a word
+        yield pool.submit(run, name).result
 
 
 def check(names: Sequence[str], known: Sequence[str]) -> None:

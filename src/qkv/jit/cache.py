@@ -20,6 +20,7 @@ PACKAGE = Path(__file__).resolve().parent
 #: Code that came with the package, compiled for some levels of x86-64.
 PREBUILT = PACKAGE / "prebuilt"
 
+_TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _CHECKSUM = hashlib.sha256().digest_size
 
 
@@ -74,8 +75,10 @@ def file_name(function: str, cpu: str, *depends: str) -> str:
 def read(path: Path) -> bytes | None:
     """The code in a file that we wrote whole, under this name, and nobody else could write to."""
     try:
-        with path.open("rb") as opened:
-            if not _ours_alone(os.fstat(opened.fileno())):
+        # A pipe in its place would let us wait for a writer that never comes.
+        with open(os.open(path, _TO_READ), "rb") as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode) or not _ours_alone(status):
                 return None
             return _checked(opened.read(), path.name)
     except OSError:

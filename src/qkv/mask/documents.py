@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from qkv.mask.base import Mask, Runs, Tile
 from qkv.tracing import can_read_values
+
+Numbers: TypeAlias = Sequence[int] | npt.NDArray[np.integer] | Tensor
 
 
 class Documents(Mask):
@@ -28,23 +31,24 @@ class Documents(Mask):
 
     Args:
         lengths: how long each document is, one after the other; together they are all tokens.
+        key_lengths: how many keys there are for each, where they are not the queries themselves.
     """
 
-    def __init__(self, lengths: Sequence[int] | npt.NDArray[np.integer] | Tensor) -> None:
-        counts = torch.as_tensor(lengths)
-        if counts.dtype == torch.bool or counts.is_floating_point():
-            raise TypeError(f"lengths must be whole numbers; got {counts.dtype}")
-        if counts.ndim != 1 or (can_read_values(counts) and bool((counts < 0).any())):
+    def __init__(self, lengths: Numbers, key_lengths: Numbers | None = None) -> None:
+        counts = _counts("lengths", lengths)
+        of_keys = counts if key_lengths is None else _counts("key_lengths", key_lengths)
+        if len(counts) != len(of_keys):
             raise ValueError(
-                f"lengths must be a list of lengths, none below 0; got {counts.tolist()}"
+                f"key_lengths must be one for each of {len(counts)} documents; got {len(of_keys)}"
             )
-        counts = counts.long()
-        stops = counts.cumsum(0)
-        numbers = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-        self._set(numbers, Runs((stops - counts)[numbers], stops[numbers]))
+        stops = of_keys.cumsum(0)
+        numbers = torch.arange(len(counts), device=counts.device)
+        ids = numbers.repeat_interleave(counts)
+        key_ids = None if key_lengths is None else numbers.repeat_interleave(of_keys)
+        self._set(ids, Runs((stops - of_keys)[ids], stops[ids]), key_ids)
 
     @classmethod
-    def from_ids(cls, ids: Sequence[int] | npt.NDArray[np.integer] | Tensor) -> Documents:
+    def from_ids(cls, ids: Numbers) -> Documents:
         """From the number of each token's document, (n,) or, for a batch, (batch, n).
 
         Below 0 it is padding, which sees nothing and is not seen.
@@ -57,21 +61,25 @@ class Documents(Mask):
         return made
 
     @classmethod
-    def from_offsets(cls, offsets: Sequence[int] | npt.NDArray[np.integer] | Tensor) -> Documents:
+    def from_offsets(cls, offsets: Numbers, key_offsets: Numbers | None = None) -> Documents:
         """From where documents start, and the end: 0, 5, 7, 10, as `cu_seqlens` has it."""
-        return cls(torch.as_tensor(offsets).diff())
+        of_keys = None if key_offsets is None else torch.as_tensor(key_offsets).diff()
+        return cls(torch.as_tensor(offsets).diff(), of_keys)
 
-    def _set(self, ids: Tensor, runs: Runs | None) -> None:
+    def _set(self, ids: Tensor, runs: Runs | None, key_ids: Tensor | None = None) -> None:
         self.ids, self._runs = ids, runs
+        self.key_ids = ids if key_ids is None else key_ids
         self._share = 1.0
-        if runs is not None and can_read_values(ids) and ids.shape[-1]:
-            self._share = runs.share(ids.shape[-1])
+        if runs is not None and can_read_values(ids) and ids.shape[-1] and self.key_ids.shape[-1]:
+            self._share = runs.share(self.key_ids.shape[-1])
 
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
         *lead, tokens = self.ids.shape
-        if not n == m == tokens:
+        keys = self.key_ids.shape[-1]
+        if n != tokens or m != keys:
+            numbered = f"{tokens} tokens" if keys == tokens else f"{tokens} and {keys} tokens"
             raise ValueError(
-                f"mask Documents numbers {tokens} tokens, which must be all queries and all keys; "
+                f"mask Documents numbers {numbered}, which must be all queries and all keys; "
                 f"got {n} queries and {m} keys"
             )
         fits = len(lead) <= len(batch) and all(
@@ -83,9 +91,8 @@ class Documents(Mask):
             )
 
     def allowed(self, tile: Tile) -> Tensor:
-        ids = self._for_batch(self.ids, tile)
-        own = ids[..., tile.start : tile.stop].unsqueeze(-1)
-        return (own == ids.unsqueeze(-2)) & (own >= 0)
+        own = self._for_batch(self.ids, tile)[..., tile.start : tile.stop].unsqueeze(-1)
+        return (own == self._for_batch(self.key_ids, tile).unsqueeze(-2)) & (own >= 0)
 
     def as_runs(self, tile: Tile) -> Runs | None:
         if self._runs is None:
@@ -99,7 +106,7 @@ class Documents(Mask):
         return Runs(start, stop)
 
     def visible_keys(self, tile: Tile) -> Tensor:
-        return self._for_batch(self.ids, tile).unsqueeze(-2) >= 0
+        return self._for_batch(self.key_ids, tile).unsqueeze(-2) >= 0
 
     def _for_batch(self, x: Tensor, tile: Tile) -> Tensor:
         """(…, n) with the axes of the batch that it lacks; none where all entries are alike."""
@@ -131,10 +138,20 @@ class Documents(Mask):
     def signature(self) -> Hashable:
         # Estimates depend on how much is kept, within a factor.
         size = round(np.log2(max(self._share, 1e-9)))
-        return Documents, self.ids.shape, self.ids.device, self._runs is None, size
+        sizes = self.ids.shape, self.key_ids.shape
+        return Documents, *sizes, self.ids.device, self._runs is None, size
 
     def __repr__(self) -> str:
         return f"Documents({self._share:.2%} of {tuple(self.ids.shape)})"
+
+
+def _counts(name: str, lengths: Numbers) -> Tensor:
+    counts = torch.as_tensor(lengths)
+    if counts.dtype == torch.bool or counts.is_floating_point():
+        raise TypeError(f"{name} must be whole numbers; got {counts.dtype}")
+    if counts.ndim != 1 or (can_read_values(counts) and bool((counts < 0).any())):
+        raise ValueError(f"{name} must be a list of lengths, none below 0; got {counts.tolist()}")
+    return counts.long()
 
 
 def _runs_of(ids: Tensor) -> Runs | None:

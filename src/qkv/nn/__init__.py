@@ -8,6 +8,7 @@ from qkv.nn.encoder import Encoder as Encoder
 from qkv.nn.encoder import EncoderLayer as EncoderLayer
 from qkv.nn.heads import HeadSimilarity as HeadSimilarity
 from qkv.nn.multihead import MultiheadAttention as MultiheadAttention
+from qkv.nn.paged import PagedCache as PagedCache
 from qkv.nn.positions import Learned as Learned
 from qkv.nn.positions import Rotary as Rotary
 from qkv.nn.positions import Sinusoidal as Sinusoidal

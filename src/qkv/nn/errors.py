@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 
 class InputError(ValueError, AssertionError, RuntimeError):
     """A size or shape that does not fit; torch raises any of the three."""
@@ -9,3 +11,46 @@ class InputError(ValueError, AssertionError, RuntimeError):
 
 class MaskTypeError(TypeError, AssertionError):
     """A mask of a type that is none."""
+
+
+def check_sizes(embed_dim: int, num_heads: int, kv_heads: int, dropout: float) -> None:
+    """Raise InputError unless a layer can have these sizes."""
+    if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
+        raise InputError(
+            f"embed_dim must be a positive multiple of num_heads; "
+            f"got embed_dim={embed_dim} and num_heads={num_heads}"
+        )
+    if kv_heads < 1 or num_heads % kv_heads:
+        raise InputError(f"kv_heads must divide num_heads={num_heads}; got {kv_heads}")
+    if not 0.0 <= dropout < 1.0:
+        raise InputError(f"dropout must be at least 0 and below 1; got {dropout}")
+
+
+def check_axes(query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
+    """Raise InputError unless query, key and value are all batched or none is."""
+    if key is not None and value is not None and not query.ndim == key.ndim == value.ndim:
+        raise InputError(
+            f"for {_batched(query)} `query`, expected `key` and `value` to be {query.ndim}-D but "
+            f"found {key.ndim}-D and {value.ndim}-D tensors respectively"
+        )
+
+
+def check_mask_axes(
+    query: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+) -> None:
+    """Raise InputError unless the masks have as many axes as those of `query` ask for."""
+    wanted = query.ndim - 1
+    if key_padding_mask is not None and key_padding_mask.ndim != wanted:
+        raise InputError(
+            f"for {_batched(query)} `query`, expected `key_padding_mask` to be `None` or "
+            f"{wanted}-D but found {key_padding_mask.ndim}-D tensor instead"
+        )
+    if attn_mask is not None and attn_mask.ndim not in (2, 3):
+        raise InputError(
+            f"for {_batched(query)} `query`, expected `attn_mask` to be `None`, 2-D or 3-D but "
+            f"found {attn_mask.ndim}-D tensor instead"
+        )
+
+
+def _batched(query: Tensor) -> str:
+    return "batched (3-D)" if query.ndim == 3 else "unbatched (2-D)"

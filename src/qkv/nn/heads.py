@@ -31,7 +31,7 @@ def attend_per_head(
     value: Tensor,
     *,
     mask: Mask | None,
-    dropout: float,
+    **options: Any,
 ) -> Any:
     """question(query, key, value, …) of tensors (batch, heads, …), for all heads or head by head.
 
@@ -39,16 +39,21 @@ def attend_per_head(
     a tensor or with several.
     """
     if not isinstance(similarity, PerHead):
-        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
         if key.shape[1] != query.shape[1]:
             options["enable_gqa"] = True
-        return question(query, key, value, **options)
+        return question(query, key, value, similarity=similarity, mask=mask, **options)
     if has_torch_function_variadic(query, key, value):
         # Who watches torch's functions sees one question, not one for each head.
         key, value = (for_every_head(x, query.shape[1]) for x in (key, value))
-        tensors, options = (query, key, value), {"mask": mask, "dropout": dropout}
+        tensors = (query, key, value)
         return handle_torch_function(
-            attend_per_head, tensors, question, similarity, *tensors, **options
+            attend_per_head,
+            tensors,
+            question,
+            similarity,
+            *tensors,
+            mask=mask,
+            **options,
         )
     batch = tuple(query.shape[:2])
     answers = [
@@ -56,7 +61,7 @@ def attend_per_head(
             *(of_head(tensor, head, len(similarity)) for tensor in (query, key, value)),
             similarity=own,
             mask=mask and mask.narrow(1, head, head + 1, batch),
-            dropout=dropout,
+            **options,
         )
         for head, own in enumerate(similarity)
     ]

@@ -9,17 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv import cluster, pooling
+from qkv import cluster, nested, pooling
 from qkv.bias import BiasLike, as_bias
 from qkv.cluster.sharding import Layout, check_layout
 from qkv.grouped import for_every_head
 from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask, intersection
 from qkv.nn.cache import KVCache, prepare
-from qkv.nn.errors import InputError
+from qkv.nn.errors import InputError, check_axes, check_mask_axes, check_sizes
 from qkv.nn.heads import HeadSimilarity, PerHead, attend_per_head, for_heads, reset_parameters
+from qkv.nn.paged import PagedCache, attend_pages
 from qkv.nn.positions import Rotary
 from qkv.nn.torch_masks import append_visible_keys, from_torch
-from qkv.similarity import Similarity
+from qkv.similarity import ScaledDot, Similarity
 from qkv.with_weights import attend_with_weights
 
 
@@ -81,7 +82,7 @@ class MultiheadAttention(nn.Module):
         self.vdim = embed_dim if vdim is None else vdim
         self.kv_heads = num_heads if kv_heads is None else kv_heads
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
-        self._check_sizes()
+        check_sizes(embed_dim, num_heads, self.kv_heads, dropout)
         self.head_dim = embed_dim // num_heads
 
         def parameter(*shape: int) -> nn.Parameter:
@@ -110,8 +111,14 @@ class MultiheadAttention(nn.Module):
     @property
     def _qkv_same_embed_dim(self) -> bool:
         # torch's encoder layer asks for this before it bypasses the layer that it holds, by a
-        # kernel of its own that knows neither our similarity nor our masks.
-        return False
+        # kernel of its own that knows neither our similarities nor our masks.
+        ours = (self.mask, self.position_bias, self.rotary, self.group)
+        same = self.in_proj_weight is not None and self.kv_heads == self.num_heads
+        plain = type(self.similarity) is ScaledDot and self.similarity.scale is None
+        return same and plain and all(each is None for each in ours)
+
+    #: Torch's encoder layer puts masks together by this, for the kernel by which it bypasses ours.
+    merge_masks = nn.MultiheadAttention.merge_masks
 
     def reset_parameters(self) -> None:
         """Draw every parameter anew, also after `to_empty` from the meta device."""
@@ -148,7 +155,7 @@ class MultiheadAttention(nn.Module):
         is_causal: bool = False,
         *,
         mask: MaskLike | None = None,
-        cache: KVCache | None = None,
+        cache: KVCache | PagedCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The answers, and the weights where `need_weights` asks for them.
 
@@ -166,13 +173,16 @@ class MultiheadAttention(nn.Module):
             cache: remembers key and value for the next call; attention is over all it holds, and
                 all masks are over these.
         """
+        if query.is_nested and query.ndim == 3:
+            torch_masks = key_padding_mask is not None or attn_mask is not None or is_causal
+            return self._of_nested(query, key, value, mask, torch_masks or cache is not None), None
         batched = query.ndim == 3
         own_mask = None if self.mask_in_self_attention_only and query is not key else self.mask
         key, value = self._checked(query, key, value, cache)
         if self.group is not None:
             torch_masks = key_padding_mask is not None or attn_mask is not None or is_causal
             self._check_group(need_weights or torch_masks, cache)
-        _check_mask_axes(query, key_padding_mask, attn_mask)
+        check_mask_axes(query, key_padding_mask, attn_mask)
         q, k, v = self._heads(query, key, value)  # (batch, heads or kv_heads, n or m, head_dim)
         if self.rotary is not None:
             past = 0 if cache is None else cache.length
@@ -182,12 +192,13 @@ class MultiheadAttention(nn.Module):
         if cache is not None:
             similarity, q, k = prepare(similarity, q, k)
             cache.append(k, v)
+        if isinstance(cache, KVCache):
             k, v = cache.key, cache.value
-
         if self.group is not None:
             answer = self._over_ranks(similarity, (q, k, v), (own_mask, mask), cache)
             return self._combined(answer, batched), None
-        batch, n, m = (q.shape[0], self.num_heads), q.shape[-2], k.shape[-2]
+        batch, n = (q.shape[0], self.num_heads), q.shape[-2]
+        m = k.shape[-2] if cache is None else cache.length
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask.unsqueeze(0)
         whole = intersection(
@@ -198,6 +209,12 @@ class MultiheadAttention(nn.Module):
             self.position_bias,
         )
         dropout = self.dropout if self.training else 0.0
+        if isinstance(cache, PagedCache):
+            if need_weights or dropout:
+                raise InputError(
+                    "a paged cache knows no weights and no dropout: need_weights=False"
+                )
+            return self._combined(attend_pages(cache, similarity, q, whole), batched), None
         k, v, whole = self._with_extra_keys(k, v, whole, Tile(0, n, n, m, batch, q.device))
         if not need_weights:
             answer = attend_per_head(
@@ -211,12 +228,41 @@ class MultiheadAttention(nn.Module):
             weights = weights.mean(dim=1)
         return self._combined(answer, batched), weights if batched else weights.squeeze(0)
 
+    def _of_nested(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: MaskLike | None,
+        others: bool,
+    ) -> Tensor:
+        """The answer to nested tensors (batch, ragged, embed_dim), itself one."""
+        if others or key is None or value is None or self.rotary is not None:
+            raise InputError(
+                "of nested tensors a layer takes query, key, value and mask= only, without rotary"
+            )
+        if not self.batch_first or self.group is not None:
+            raise InputError("of nested tensors a layer must be batch_first, without a group")
+        own_mask = None if self.mask_in_self_attention_only and query is not key else self.mask
+        whole = intersection(own_mask, None if mask is None else as_mask(mask), self.position_bias)
+        packed = nested.pack(query, key, value, whole)
+        self._checked(*packed[:3], None)
+        # All sequences are one, of a batch of one.
+        q, k, v = self._heads(*(x.unsqueeze(0) for x in packed[:3]))
+        tile = Tile(0, q.shape[-2], q.shape[-2], k.shape[-2], (1, self.num_heads), q.device)
+        k, v, limits = self._with_extra_keys(k, v, packed.mask, tile)
+        dropout = self.dropout if self.training else 0.0
+        answer = attend_per_head(
+            pooling.attend, self.similarity, q, k, v, mask=limits, dropout=dropout
+        )
+        return nested.nested_like(self._combined(answer, batched=True).squeeze(0), query)
+
     def _over_ranks(
         self,
         similarity: Similarity | PerHead,
         tokens: tuple[Tensor, Tensor, Tensor],
         masks: tuple[Mask | None, MaskLike | None],
-        cache: KVCache | None,
+        cache: KVCache | PagedCache | None,
     ) -> Tensor:
         """The answer over the keys of all ranks; with a cache all ranks have the same queries."""
         query, key, value = tokens
@@ -231,7 +277,7 @@ class MultiheadAttention(nn.Module):
         )
         return answer
 
-    def _check_group(self, torch_only: bool, cache: KVCache | None) -> None:
+    def _check_group(self, torch_only: bool, cache: KVCache | PagedCache | None) -> None:
         if torch_only:
             raise InputError(
                 "a layer with a group gives no weights and takes masks as mask= only, over the "
@@ -298,24 +344,20 @@ class MultiheadAttention(nn.Module):
         v = torch.cat([v, *(x.to(v.dtype).expand(*v.shape[:2], 1, -1) for x in extra_v)], dim=2)
         return k, v, mask and append_visible_keys(mask, len(extra_k), tile)
 
-    def _check_sizes(self) -> None:
-        if self.embed_dim < 1 or self.num_heads < 1 or self.embed_dim % self.num_heads:
-            raise InputError(
-                f"embed_dim must be a positive multiple of num_heads; "
-                f"got embed_dim={self.embed_dim} and num_heads={self.num_heads}"
-            )
-        if self.kv_heads < 1 or self.num_heads % self.kv_heads:
-            raise InputError(
-                f"kv_heads must divide num_heads={self.num_heads}; got {self.kv_heads}"
-            )
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout must be at least 0 and below 1; got {self.dropout}")
-
     def _checked(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, cache: KVCache | None
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        cache: KVCache | PagedCache | None,
     ) -> tuple[Tensor, Tensor]:
         """Key and value; no tokens at all where they are None and the cache holds some."""
-        if query.ndim not in (2, 3) or query.shape[-1] != self.embed_dim:
+        if query.ndim not in (2, 3):
+            raise InputError(
+                f"query should be unbatched 2D or batched 3D tensor but received {query.ndim}-D "
+                f"query tensor; expected (…, {self.embed_dim})"
+            )
+        if query.shape[-1] != self.embed_dim:
             order = "(batch, n, " if self.batch_first else "(n, batch, "
             raise InputError(
                 f"query must have shape {order}{self.embed_dim}) or (n, {self.embed_dim}); "
@@ -323,7 +365,7 @@ class MultiheadAttention(nn.Module):
             )
         if cache is not None and (self.bias_k is not None or self.add_zero_attn):
             raise InputError("cache cannot be used with add_bias_kv or add_zero_attn")
-        _check_axes(query, key, value)
+        check_axes(query, key, value)
         tokens = 1 if self.batch_first and query.ndim == 3 else 0  # the axis of tokens
         shape = list(query.shape)
         if key is None or value is None:
@@ -351,31 +393,3 @@ class MultiheadAttention(nn.Module):
         if self.mask is not None:
             parts.append(f"mask={self.mask!r}")
         return ", ".join(parts)
-
-
-def _check_axes(query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
-    if key is not None and value is not None and not query.ndim == key.ndim == value.ndim:
-        raise InputError(
-            f"for {_batched(query)} `query`, expected `key` and `value` to be {query.ndim}-D but "
-            f"found {key.ndim}-D and {value.ndim}-D tensors respectively"
-        )
-
-
-def _check_mask_axes(
-    query: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
-) -> None:
-    wanted = query.ndim - 1
-    if key_padding_mask is not None and key_padding_mask.ndim != wanted:
-        raise InputError(
-            f"for {_batched(query)} `query`, expected `key_padding_mask` to be `None` or "
-            f"{wanted}-D but found {key_padding_mask.ndim}-D tensor instead"
-        )
-    if attn_mask is not None and attn_mask.ndim not in (2, 3):
-        raise InputError(
-            f"for {_batched(query)} `query`, expected `attn_mask` to be `None`, 2-D or 3-D but "
-            f"found {attn_mask.ndim}-D tensor instead"
-        )
-
-
-def _batched(query: Tensor) -> str:
-    return "batched (3-D)" if query.ndim == 3 else "unbatched (2-D)"

@@ -50,7 +50,7 @@ def _of_pairs(attn_mask: Tensor, batch: tuple[int, int], n: int, m: int) -> Mask
         attn_mask = attn_mask.unflatten(0, batch)  # (batch, heads, n, m)
     elif tuple(attn_mask.shape) != (n, m):
         raise InputError(
-            f"attn_mask must have shape {(n, m)} or {(size * heads, n, m)}; "
+            f"Expected `attn_mask` shape to be {(size * heads, n, m)} or {(n, m)}; "
             f"got {tuple(attn_mask.shape)}"
         )
     return _mask("attn_mask", attn_mask)

@@ -17,6 +17,9 @@ from qkv.problem import Problem
 from qkv.similarity.base import widen
 from qkv.tracing import sizes_are_known
 
+#: Bytes that ranking takes for each pair of a tile.
+RANKED_BYTES = 32
+
 
 def refusal(problem: Problem) -> str | None:
     if problem.mask is None or problem.mask.as_topk() is None:
@@ -46,7 +49,7 @@ def _cost(problem: Problem, k: int) -> Cost:
     entries = math.prod(problem.batch) * problem.n
     weighing = entries * k * (problem.similarity.pair_flops(problem.dim) + 2 * problem.dim)
     scoring = problem.pairs * problem.similarity.pair_flops(problem.dim)
-    size = 2 * TILE_BYTES + entries * k * 8
+    size = 4 * TILE_BYTES + entries * k * 16  # tiles, and places with those sorted
     reason = (
         f"{k} keys of each query are kept; their places take {readable(entries * k * 8)}, "
         "and only they are weighed and differentiated"
@@ -98,7 +101,9 @@ def answer(problem: Problem, k: int, rest: Mask | None) -> Result:
 
 def _places(problem: Problem, k: int, rest: Mask | None) -> Tensor:
     """Where the k best keys of each query are, (*batch, n, k), in tiles of queries."""
-    row = math.prod(problem.batch) * problem.m * problem.similarity.pair_width(problem.dim)
+    # Beside a pair's own numbers: scores, their sums, places and what is chosen of them.
+    width = 4 * problem.similarity.pair_width(problem.dim) + RANKED_BYTES
+    row = math.prod(problem.batch) * problem.m * width
 
     def tile(start: int, query: Tensor) -> tuple[Tensor]:
         stop = start + query.shape[-2]
@@ -114,7 +119,7 @@ def _places(problem: Problem, k: int, rest: Mask | None) -> Tensor:
         scores = scores.expand(*problem.batch, stop - start, problem.m)
         return (_best(scores, k),)
 
-    (found,) = in_tiles(tile, [problem.query], [], rows_at_once(TILE_BYTES, 4 * row))
+    (found,) = in_tiles(tile, [problem.query], [], rows_at_once(4 * TILE_BYTES, row))
     return found
 
 
@@ -124,7 +129,7 @@ def _best(scores: Tensor, k: int) -> Tensor:
     last = scores.topk(k, dim=-1).values[..., -1:]
     above, level = scores > last, scores == last
     room = k - above.sum(-1, keepdim=True)
-    chosen = above | (level & (level.cumsum(-1) <= room))  # exactly k in each row
+    chosen = above | (level & (level.cumsum(-1, dtype=torch.int32) <= room))  # exactly k a row
     return chosen.to(torch.uint8).topk(k, dim=-1).indices.sort(dim=-1).values
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,6 +43,33 @@ class ChosenBandwidth:
     curve: Array  # (candidates, d + c + 1): bandwidths, smoothings, error; in order of trial
 
 
+class Facts(NamedTuple):
+    """What rules of thumb need, and whether a search can tell one width from another."""
+
+    rows: float  # observations: copies of rows, or as many as uneven weights amount to
+    unit: Array  # (d,): the standard deviation of each column; 1 where it is constant
+    variance: float  # of the targets, the mean over their columns
+    undecidable: str | None  # why no search can tell
+
+    @classmethod
+    def of(cls, examples: TrainingData) -> Facts:
+        square = (examples.target - examples.mean) ** 2
+        variance = float(np.average(square, axis=0, weights=examples.weight).mean())
+        return cls(_count(examples), scales(examples), variance, _undecidable(examples))
+
+    @property
+    def most_neighbors(self) -> int:
+        return max(1, round(self.rows) - 1)
+
+
+class Judge(Protocol):
+    """Who says where to look, and how well a width does."""
+
+    def axes(self, start: Width, criterion: str) -> list[Axis]: ...
+
+    def error(self, width: Width, criterion: str) -> float: ...
+
+
 def find(
     examples: TrainingData,
     kernel: Kernel,
@@ -54,41 +82,48 @@ def find(
 
     `smoothing` is that of each categorical column, if it was set and is not to be searched for.
     """
-    d, c = examples.keys.number.shape[1], len(examples.categories)
-    none = np.zeros((0, d + c + 1))
+    d = examples.keys.number.shape[1]
     unsmoothed = _default_smoothing(examples) if smoothing is None else smoothing
+    if not isinstance(wanted, (str, Nearest)):
+        nothing = np.zeros((0, d + len(unsmoothed) + 1))
+        return ChosenBandwidth(Width(checked(wanted, d), unsmoothed), nothing)
+    judge = _Here(examples, kernel, degree, smoothing is not None)
+    return choose(Facts.of(examples), kernel, wanted, unsmoothed, judge, verbose)
+
+
+def choose(
+    facts: Facts, kernel: Kernel, wanted: str | Nearest, smoothing: Array, judge: Judge,
+    verbose: bool,
+) -> ChosenBandwidth:  # fmt: skip
+    """The width by a rule, by a number of neighbours, or by a criterion of which `judge` tells."""
+    none = np.zeros((0, len(facts.unit) + len(smoothing) + 1))
+    start = Width(facts.unit, smoothing)
     if isinstance(wanted, Nearest):
-        return ChosenBandwidth(
-            Width(scales(examples), unsmoothed, min(wanted.k, _most(examples))), none
-        )
-    if not isinstance(wanted, str):
-        return ChosenBandwidth(Width(checked(wanted, d), unsmoothed), none)
+        return ChosenBandwidth(start._replace(neighbors=min(wanted.k, facts.most_neighbors)), none)
     if wanted in RULES:
-        return ChosenBandwidth(Width(rule(examples, kernel, wanted), unsmoothed), none)
+        return ChosenBandwidth(start._replace(bandwidth=rule(facts, kernel, wanted)), none)
     if wanted not in (*CRITERIA, "knn"):
         raise ValueError(
             f"bandwidth must be a positive number, one for each column, qkv.regression.Nearest(k), "
             f"or one of {', '.join((*CRITERIA, *RULES))}, knn; got {wanted!r}"
         )
-    start = Width(scales(examples), unsmoothed)
     if wanted == "knn":
-        start = start._replace(neighbors=max(1, round(_most(examples) ** 0.5)))
-    reason = _undecidable(examples)
-    if reason is not None:
-        return ChosenBandwidth(_stand_in(reason, examples, kernel, start), none)
+        start = start._replace(neighbors=max(1, round(facts.most_neighbors**0.5)))
+    if facts.undecidable is not None:
+        return ChosenBandwidth(_stand_in(facts.undecidable, facts, kernel, start), none)
     with SearchProgress(verbose) as progress:
-        left_out = LeaveOneOut(examples, kernel, degree)
-        trials = _Trials(examples, left_out, "loo" if wanted == "knn" else wanted, start, progress,
-                         smoothed=smoothing is not None)  # fmt: skip
-        grid = affordable_grid(len(examples.target))
-        best = search(trials.score, trials.axes(), trials.together, grid)
+        criterion = "loo" if wanted == "knn" else wanted
+        trials = _Trials(judge, criterion, start, facts.variance, progress)
+        axes = judge.axes(start, criterion)
+        progress.expect(sum(30 + 10 * (len(axes) > 1) for _ in axes))
+        best = search(trials.score, axes, trials.together, affordable_grid(facts.rows))
     curve = np.array(trials.rows)
     if not math.isfinite(best.score):
-        reason = f"{len(examples.target)} are too few for bandwidth={wanted!r}"
-        return ChosenBandwidth(_stand_in(reason, examples, kernel, start), curve)
+        reason = f"{facts.rows:g} are too few for bandwidth={wanted!r}"
+        return ChosenBandwidth(_stand_in(reason, facts, kernel, start), curve)
     if np.ptp([score for score in trials.scores if math.isfinite(score)]) < 1e-9:
         reason = "every bandwidth does equally well"
-        return ChosenBandwidth(_stand_in(reason, examples, kernel, start), curve)
+        return ChosenBandwidth(_stand_in(reason, facts, kernel, start), curve)
     found = trials.width(best.point)
     if wanted != "knn":
         _tell_of_ends(best, found.bandwidth)
@@ -101,23 +136,18 @@ def scales(examples: TrainingData) -> Array:
     return np.array([scale(*examples.present(column)) for column in columns])
 
 
-def rule(examples: TrainingData, kernel: Kernel, name: str) -> Array:
+def rule(facts: Facts, kernel: Kernel, name: str) -> Array:
     """Scott's or Silverman's rule, for kernels that look as wide as the Gaussian of that width."""
-    d = examples.keys.number.shape[1]
-    factor = _count(examples) ** (-1 / (d + 4))
+    d = len(facts.unit)
+    factor = facts.rows ** (-1 / (d + 4))
     if name == "silverman":
         factor *= (4 / (d + 2)) ** (1 / (d + 4))
-    return np.asarray(scales(examples) * factor / spread(kernel))
+    return np.asarray(facts.unit * factor / spread(kernel))
 
 
 def _count(examples: TrainingData) -> float:
-    """How many observations there are: copies of rows, or as many as uneven weights amount to."""
     copies = examples.copies
     return float(max(copies.sum(), copies.sum() ** 2 / (copies**2).sum()))
-
-
-def _most(examples: TrainingData) -> int:
-    return max(1, round(_count(examples)) - 1)
 
 
 def checked(wanted: Any, d: int) -> Array:
@@ -151,16 +181,16 @@ def _undecidable(examples: TrainingData) -> str | None:
     return None
 
 
-def _stand_in(reason: str, examples: TrainingData, kernel: Kernel, start: Width) -> Width:
+def _stand_in(reason: str, facts: Facts, kernel: Kernel, start: Width) -> Width:
     """The width where none can be found, and a warning."""
     warnings.warn(
         f"the examples cannot decide the bandwidth: {reason}; Scott's rule stands in",
         BandwidthWarning,
-        stacklevel=5,
+        stacklevel=6,
     )
     if start.neighbors is not None:
         return start
-    return start._replace(bandwidth=rule(examples, kernel, "scott"))
+    return start._replace(bandwidth=rule(facts, kernel, "scott"))
 
 
 def _tell_of_ends(best: Best, bandwidth: Array) -> None:
@@ -171,72 +201,78 @@ def _tell_of_ends(best: Best, bandwidth: Array) -> None:
             "do no worse: the nearest neighbours alone predict each example best, as where "
             "examples are copies of each other or hold no noise",
             BandwidthWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
     if bandwidth.size and len(best.widest) == bandwidth.size:
         warnings.warn(
             "the widest bandwidth does best, and wider ones no worse: all examples together "
             "predict each as well as those near it, so the target may not depend on its distance",
             BandwidthWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
+
+
+@dataclass
+class _Here:
+    """Judges by examples that this process holds."""
+
+    examples: TrainingData
+    kernel: Kernel
+    degree: int
+    smoothed: bool  # whether the smoothings are set
+
+    @cached_property
+    def left_out(self) -> LeaveOneOut:
+        return LeaveOneOut(self.examples, self.kernel, self.degree)
+
+    def axes(self, start: Width, criterion: str) -> list[Axis]:
+        if start.neighbors is None:
+            d, compact = len(start.bandwidth), isinstance(self.kernel, CompactKernel)
+            axes = [span(*self.examples.present(column), d, compact) for column in range(d)]
+            if d == 1:
+                axes[0] = axes[0]._replace(places=tuple(np.log(self._steps(criterion))))
+        else:
+            most = math.log(max(1, round(_count(self.examples)) - 1))
+            axes = [Axis(0.0, most, math.log(start.neighbors), STEP / 2)]
+        for category, share in zip(self.examples.categories, start.smoothing, strict=True):
+            most = category.most_smoothing
+            axis = Axis(0.0, most, float(share), max(most, 1e-9) / SMOOTHING_STEPS)
+            # One that the user set stays.
+            axes.append(axis._replace(low=axis.start, high=axis.start) if self.smoothed else axis)
+        return axes
+
+    def error(self, width: Width, criterion: str) -> float:
+        return CRITERIA[criterion](self.examples, self.left_out.at(width))
+
+    def _steps(self, criterion: str) -> Array:
+        """The lowest steps of the curve, where it has steps."""
+        keys = self.examples.keys
+        steps = isinstance(self.kernel, Boxcar) and not keys.code.size and not keys.some_missing
+        if not steps or len(keys) > MOST_KEYS:
+            return np.empty(0)
+        copies = self.examples.copies
+        degree = 0 if self.left_out.frame is None else 1
+        stairs = staircase(keys.number[:, 0], self.examples.target, copies, degree)
+        return lowest(stairs.width, along(stairs, criterion, copies.sum()))
 
 
 @dataclass
 class _Trials:
     """Widths as points of the search, and what was found of them."""
 
-    examples: TrainingData
-    left_out: LeaveOneOut
+    judge: Judge
     criterion: str
     start: Width
+    variance: float
     progress: SearchProgress
-    smoothed: bool  # whether the smoothings are set
     rows: list[list[float]] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.variance = float(
-            np.average(
-                (self.examples.target - self.examples.mean) ** 2,
-                axis=0,
-                weights=self.examples.weight,
-            ).mean()
-        )
-        self.known: dict[tuple[float, ...], float] = {}
+    known: dict[tuple[float, ...], float] = field(default_factory=dict)
 
     @property
     def together(self) -> int:
         """How many coordinates are bandwidths, or the one number of neighbours."""
         return self.start.bandwidth.size if self.start.neighbors is None else 1
-
-    def axes(self) -> list[Axis]:
-        if self.start.neighbors is None:
-            d, compact = len(self.start.bandwidth), isinstance(self.left_out.kernel, CompactKernel)
-            axes = [span(*self.examples.present(column), d, compact) for column in range(d)]
-            if d == 1:
-                axes[0] = axes[0]._replace(places=tuple(np.log(self._steps())))
-        else:
-            most = math.log(_most(self.examples))
-            axes = [Axis(0.0, most, math.log(self.start.neighbors), STEP / 2)]
-        for category, share in zip(self.examples.categories, self.start.smoothing, strict=True):
-            most = category.most_smoothing
-            axis = Axis(0.0, most, float(share), max(most, 1e-9) / SMOOTHING_STEPS)
-            # One that the user set stays.
-            axes.append(axis._replace(low=axis.start, high=axis.start) if self.smoothed else axis)
-        self.progress.expect(sum(30 + 10 * (len(axes) > 1) for _ in axes))
-        return axes
-
-    def _steps(self) -> Array:
-        """The lowest steps of the curve, where it has steps."""
-        keys, kernel = self.examples.keys, self.left_out.kernel
-        steps = isinstance(kernel, Boxcar) and not keys.code.size and not keys.some_missing
-        if not steps or len(keys) > MOST_KEYS:
-            return np.empty(0)
-        copies = self.examples.copies
-        degree = 0 if self.left_out.frame is None else 1
-        stairs = staircase(keys.number[:, 0], self.examples.target, copies, degree)
-        return lowest(stairs.width, along(stairs, self.criterion, copies.sum()))
 
     def width(self, point: Array) -> Width:
         widths, smoothing = point[: self.together], point[self.together :]
@@ -250,7 +286,7 @@ class _Trials:
         looked = [width.neighbors] if width.neighbors is not None else width.bandwidth
         name = (*map(float, looked), *width.smoothing)
         if name not in self.known:
-            error = CRITERIA[self.criterion](self.examples, self.left_out.at(width))
+            error = self.judge.error(width, self.criterion)
             self.known[name] = self._as_score(error)
             self.rows.append([*np.resize(looked, width.bandwidth.size), *width.smoothing, error])
             self.scores.append(self.known[name])

@@ -16,7 +16,16 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from qkv.operators.sorted.bucket_sort import ascending
 from qkv.regression import bandwidth as search
-from qkv.regression import batches, columns, distributed, fallback, local, storage, weight_batches
+from qkv.regression import (
+    batches,
+    columns,
+    distributed,
+    distributed_search,
+    fallback,
+    local,
+    storage,
+    weight_batches,
+)
 from qkv.regression.adaptive_bandwidth import Nearest
 from qkv.regression.kernels import KernelLike, as_kernel
 from qkv.regression.training_data import Array, Keys, Places, TrainingData, Width
@@ -102,17 +111,23 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         if x.ndim != 2 or len(x) != len(y):
             raise ValueError(f"X must have shape (n, d) and y n rows; got {x.shape} and {y.shape}")
         self.n_features_in_ = x.shape[1]
-        self.bandwidth_ = search.checked(self.bandwidth, x.shape[1])
-        self.width_ = Width(self.bandwidth_, np.empty(0))
+        wanted, width = self.bandwidth, Width(np.empty(0), np.empty(0))
+        if not isinstance(wanted, str):  # refused before anything is computed
+            width = width._replace(bandwidth=search.checked(wanted, x.shape[1]))
         self.lazy_examples_ = distributed.DistributedData(
             distributed.default_client(), x, y, classes
         )
+        if isinstance(wanted, str):
+            found = distributed_search.find(self.lazy_examples_, self.kernel_, wanted, self.verbose)
+            width, curve = found.width, found.curve
+            self.cv_curve_ = curve[np.lexsort(curve.T[::-1])]
+        self.width_, self.bandwidth_ = width, width.bandwidth
         return self
 
     def _answer_lazy(self, X: Any, policy: str, finish: Any) -> Any:  # noqa: N803
         """What the workers answer: an array for an array, a lazy one for a lazy one."""
         told = self.lazy_examples_
-        whole = partial(_finished, policy, told.mean, finish)
+        whole = partial(_finished, policy, told.mean, told.pivot, finish)
         if distributed.is_lazy(X):
             query = distributed.as_lazy_array(X, "X")
             return told.lazy_answer(query, self.kernel_, self.width_, whole)
@@ -256,6 +271,10 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
 
 
 def _finished(
-    policy: str, prior: Array, finish: Callable[[Array], Any], told: distributed.PartialMean
+    policy: str,
+    prior: Array,
+    pivot: Array,
+    finish: Callable[[Array], Any],
+    told: distributed.PartialMean,
 ) -> Any:
-    return finish(distributed.filled(policy, prior, told))
+    return finish(distributed.filled(policy, prior, pivot, told))

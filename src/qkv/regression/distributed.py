@@ -1,7 +1,7 @@
-"""Examples that stay on the workers of a Dask cluster: each part answers, and answers merge.
+"""TrainingData that stay on the workers of a Dask cluster: each part answers, and answers merge.
 
-What is not distributed is refused by name: the search for a bandwidth, lines (degree 1),
-categories, missing numbers, weights of rows, and the nearest example where none is in sight.
+What is not distributed is refused by name: widths by neighbours, lines (degree 1), categories,
+missing numbers, weights of rows, and the nearest example where none is in sight.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 from qkv.cluster import jobs
 from qkv.optional_dependencies import require
 from qkv.regression import local
-from qkv.regression.training_data import Array, Keys, TrainingData, Width
+from qkv.regression.adaptive_bandwidth import Nearest
+from qkv.regression.training_data import Array, Keys, TrainingData, Width, pivot_of
 from qkv.similarity import Kernel
 
 
@@ -35,14 +36,28 @@ class PartialMean(NamedTuple):
             return PartialMean(answer, np.log(total) + safe)
 
 
-class Sums(NamedTuple):
-    """How many rows there are, and the sums of their targets."""
+class Column(NamedTuple):
+    """Sums and ends of columns, each (columns,)."""
+
+    sum: Array
+    low: Array
+    high: Array
+
+    def merge(self, other: Column) -> Column:
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return Column(self.sum + other.sum, low, high)
+
+
+class Summary(NamedTuple):
+    """How many rows there are, and how far they reach."""
 
     rows: int
-    target: Array
+    number: Column
+    target: Column
 
-    def merge(self, other: Sums) -> Sums:
-        return Sums(self.rows + other.rows, self.target + other.target)
+    def merge(self, other: Summary) -> Summary:
+        number, target = self.number.merge(other.number), self.target.merge(other.target)
+        return Summary(self.rows + other.rows, number, target)
 
 
 class Question(NamedTuple):
@@ -62,12 +77,19 @@ class DistributedData:
         x = x.rechunk({1: -1})
         y = (y if y.ndim == 2 else y[:, None]).rechunk((x.chunks[0], -1))
         made = dask.delayed(_examples, pure=False)
-        blocks = zip(x.to_delayed().ravel(), y.to_delayed().ravel(), strict=True)
+        blocks = zip(x.to_delayed().ravel(), y.to_delayed().ravel(), x.chunks[0], strict=True)
+        some = [made(keys, targets, classes) for keys, targets, rows in blocks if rows]
+        if not some:
+            raise ValueError("X must have at least one row; got none")
         self.client = client
         # Held for as long as the model lives: the keys are computed once, and stay.
-        self.parts = client.compute([made(*pair, classes) for pair in blocks])
-        sums = jobs.fold(client, _sums, self.parts, None, Sums.merge)
-        self.rows, self.mean = sums.rows, sums.target / sums.rows
+        self.parts = client.compute(some)
+        self.summary = jobs.fold(client, _summary, self.parts, None, Summary.merge)
+        self.mean = self.summary.target.sum / self.summary.rows
+        self.pivot = pivot_of(self.summary.target.low, self.summary.target.high)
+        if self.pivot.any():
+            pivoted = dask.delayed(_pivoted, pure=False)
+            self.parts = client.compute([pivoted(part, self.pivot) for part in self.parts])
 
     def answer(self, query: Array, kernel: Kernel, width: Width) -> PartialMean:
         """What all examples say."""
@@ -78,7 +100,7 @@ class DistributedData:
         """The same as a Dask array, for one: computed when it is."""
         dask, arrays = require("dask", "cluster"), require("dask.array", "cluster")
         query = query.rechunk({1: -1})
-        ask, merge = dask.delayed(_ask_block), dask.delayed(_merge_all)
+        ask, merge = dask.delayed(_ask_block), dask.delayed(merge_all)
         done = dask.delayed(finish)
         example = finish(PartialMean(np.zeros((1, len(self.mean))), np.zeros(1)))
         blocks = [
@@ -92,7 +114,7 @@ class DistributedData:
         return arrays.concatenate(blocks)
 
 
-def filled(policy: str, prior: Array, told: PartialMean) -> Array:
+def filled(policy: str, prior: Array, pivot: Array, told: PartialMean) -> Array:
     """The answers, by `policy` where no example is in sight."""
     empty = told.log_total == -np.inf
     if empty.any() and policy == "raise":
@@ -100,14 +122,14 @@ def filled(policy: str, prior: Array, told: PartialMean) -> Array:
             f"{int(empty.sum())} of {len(empty)} queries have no example in sight; a wider "
             "bandwidth would answer them"
         )
-    return np.where(empty[:, None], prior if policy == "prior" else np.nan, told.answer)
+    return np.where(empty[:, None], prior if policy == "prior" else np.nan, told.answer + pivot)
 
 
 def check_distributed(estimator: Any, sample_weight: Any) -> None:
     """Raise ValueError where the estimator is asked for what is not distributed."""
     wanted = {
-        f"bandwidth={estimator.bandwidth!r} (give a number, found on a sample of the rows)":
-            not isinstance(estimator.bandwidth, (int, float, list, tuple, np.ndarray)),
+        f"bandwidth={estimator.bandwidth!r} (of the criteria: loo, aicc and gcv are)":
+            isinstance(estimator.bandwidth, Nearest) or str(estimator.bandwidth) == "knn",
         f"degree={estimator.degree!r}": estimator.degree != 0,
         "empty='nearest'": estimator.empty == "nearest",
         "categorical": estimator.categorical not in (None, "auto"),
@@ -145,6 +167,8 @@ def default_client() -> Any:
 
 
 def _examples(x: Any, y: Any, classes: Any) -> TrainingData:
+    # Dask takes keys, which have a length of their own, for a tuple of so many entries.
+    require("dask.sizeof", "cluster").sizeof.register(Keys, _size)
     number = np.ascontiguousarray(x, dtype=np.float64)
     if classes is None:
         target = np.ascontiguousarray(y, dtype=np.float64)
@@ -159,8 +183,20 @@ def _examples(x: Any, y: Any, classes: Any) -> TrainingData:
                     np.zeros(target.shape[1]))  # fmt: skip
 
 
-def _sums(part: TrainingData, shared: None) -> Sums:
-    return Sums(len(part.target), part.target.sum(axis=0))
+def _size(keys: Keys) -> int:
+    return keys.number.nbytes + keys.code.nbytes
+
+
+def _summary(part: TrainingData, shared: None) -> Summary:
+    columns = [
+        Column(each.sum(axis=0), each.min(axis=0), each.max(axis=0))
+        for each in (part.keys.number, part.target)
+    ]
+    return Summary(len(part.target), *columns)
+
+
+def _pivoted(part: TrainingData, pivot: Array) -> TrainingData:
+    return part._replace(target=part.target - pivot)
 
 
 def _ask(part: TrainingData, question: Question) -> PartialMean:
@@ -173,7 +209,8 @@ def _ask_block(part: TrainingData, query: Any, kernel: Kernel, width: Width) -> 
     return PartialMean(*local.fit(part, kernel, width, keys, degree=0))
 
 
-def _merge_all(told: list[PartialMean]) -> PartialMean:
+def merge_all(told: list[PartialMean]) -> PartialMean:
+    """What all say together."""
     whole = told[0]
     for each in told[1:]:
         whole = whole.merge(each)

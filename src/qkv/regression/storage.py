@@ -176,7 +176,7 @@ def _facts(metadata: Any, kind: type, path: Path) -> dict[str, Any]:
         _refuse(path, "it does not say what it is")
     try:
         facts = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         _refuse(path, "its description is not JSON")
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         _refuse(path, "it does not say what it is")

@@ -46,16 +46,8 @@ class TrainingData(NamedTuple):
     def seen(
         cls, keys: Keys, target: Array, weight: Array | None, categories: tuple[Category, ...]
     ) -> TrainingData:
-        """Examples of targets as they were observed.
-
-        Targets far from 0 are counted from a pivot, so that what they differ by keeps its digits:
-        but only where none is lost, which is between half of the pivot and twice of it.
-        """
-        low, high = target.min(axis=0), target.max(axis=0)
-        middle = low / 2 + high / 2
-        least = np.minimum(np.abs(low), np.abs(high))
-        exact = (np.sign(low) == np.sign(high)) & (least >= np.abs(middle) / 2)
-        pivot = np.where(exact, middle, 0.0)
+        """TrainingData of targets as they were observed."""
+        pivot = pivot_of(target.min(axis=0), target.max(axis=0))
         return cls(
             keys, target - pivot if pivot.any() else target, weight, categories, pivot
         )  # fmt: skip
@@ -86,3 +78,15 @@ class Width(NamedTuple):
     bandwidth: Array  # (d,): one for each number; or their units, where `neighbors` is given
     smoothing: Array  # (c,): how much other categories weigh, in each column
     neighbors: int | None = None  # each query looks as far as so many neighbours
+
+
+def pivot_of(low: Array, high: Array) -> Array:
+    """What targets between `low` and `high`, each (k,), are counted from.
+
+    Targets far from 0 are counted from a pivot, so that what they differ by keeps its digits: but
+    only where none is lost, which is between half of the pivot and twice of it.
+    """
+    middle = low / 2 + high / 2
+    least = np.minimum(np.abs(low), np.abs(high))
+    exact = (np.sign(low) == np.sign(high)) & (least >= np.abs(middle) / 2)
+    return np.where(exact, middle, 0.0)

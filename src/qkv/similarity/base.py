@@ -379,7 +379,7 @@ class _Steps(torch.autograd.Function):
 
         def nothing(token: Tensor) -> Tensor:
             if still is None:
-                return torch.zeros_like(token)
+                return token.new_zeros(()).expand_as(token)
             return (token * 0).nan_to_num(0.0) + still
 
         return grad, *(

@@ -136,4 +136,5 @@ def check_sizes(
 
 def _unit(vectors: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors / torch.where(length == 0, 1.0, length)
+    unit: Tensor = vectors / length.masked_fill(length == 0, 1.0)
+    return unit

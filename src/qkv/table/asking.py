@@ -146,9 +146,12 @@ class QueryRunner:
 
     def _is_empty(self, scan: Scan) -> bool:
         """Whether a reading that gave no rows had any to give."""
-        if scan.window is None or self._source.once:
+        original = self._source.original  # an index leaves out rows that lack a key
+        if original.once:
+            return not any(scan.missing.values())
+        if scan.window is None and original is self._source:
             return True
-        everything = self._source.scan(Request(self._key[:1], whole_rows=False)).batches()
+        everything = original.scan(Request(self._key[:1], whole_rows=False)).batches()
         return not any(len(batch) for batch in everything)
 
     def _choose(

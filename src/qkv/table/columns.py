@@ -233,7 +233,7 @@ def parsed(text: str, type: pa.DataType, column: str) -> Any:
         return _parse(text, kind, plain_type(type))
     except ValueError as error:
         raise ValueError(
-            f"column {column!r} ({type}) holds {kind.value}; {text!r} is none"
+            f"column {column!r} ({type}) holds {kind.value}; {text[:100]!r} is none"
         ) from error
 
 

@@ -10,16 +10,17 @@ import math
 import sys
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from qkv.optional_dependencies import require
-from qkv.table import kernels, tile_scores
+from qkv.similarity import NAMED, Kernel
+from qkv.table import tile_scores
 from qkv.table.columns import (
     Kind,
     kind_of,
@@ -27,7 +28,6 @@ from qkv.table.columns import (
     plain_type,
     shifted,
     unit_of,
-    vectors,
 )
 from qkv.table.derived import NONE
 from qkv.table.where import And, Compare, Condition, OneOf, Or
@@ -330,78 +330,16 @@ def normalised(text: str) -> str:
     return unicodedata.normalize("NFKC", folded)
 
 
-def key_vectors(keys: pa.Array, column: str, d: int) -> np.ndarray:
-    """Vectors (m, d), checked to be as long as those of the queries."""
-    key = vectors(plain(keys), column)
-    if key.shape[1] != d and len(key):
-        raise ValueError(
-            f"query for key column {column!r} must be a vector of {key.shape[1]} numbers; got {d}"
-        )
-    return key
-
-
-class Vectors(Comparison):
-    """Vectors, by distance or by product."""
-
-    def __init__(
-        self, column: str, entries: pa.Array, name: str, bandwidth: float, temperature: float
-    ) -> None:
-        super().__init__(column, name + (f", bandwidth {bandwidth:g}" if name in KERNELS else ""))
-        self.query = vectors(entries, column)  # (n, d)
-        self._name = name
-        self._score: Callable[[np.ndarray], np.ndarray] = {
-            "dot": lambda key: self.query @ key.T,
-            "scaled_dot": lambda key: self.query @ key.T / math.sqrt(key.shape[1]),
-            "cosine": lambda key: _unit(self.query) @ _unit(key).T / temperature,
-        }.get(name) or (lambda key: self._kernel(key, min(1.0 / bandwidth, sys.float_info.max)))
-
-    def logs(self, keys: pa.Array) -> np.ndarray:
-        return self._score(key_vectors(keys, self.column, self.query.shape[1]))
-
-    def _kernel(self, key: np.ndarray, inverse: float) -> np.ndarray:
-        squared = np.empty((len(self.query), len(key)))
-        kernels.squared_distances(
-            self.query, key, inverse, squared, count=len(key), grain=kernels.TILE
-        )
-        logs = log_kernel(self._name, squared)
-        if self._name in ("gaussian", "euclidean", "laplacian"):
-            for place in np.flatnonzero((squared > -tile_scores.FARTHEST).all(axis=1)):
-                logs[place] = _far(self.query[place], key, inverse)
-        return logs
-
-
-def _far(query: np.ndarray, key: np.ndarray, inverse: float) -> np.ndarray:
-    """Logs of vectors so far away that squares overflow: by distance alone, as kernels have it."""
-    half = query / 2 - key / 2
-    most = np.abs(half).max(axis=1, keepdims=True)
-    squared = ((half / most) ** 2).sum(axis=1)
-    rank = np.log(squared) + 2 * (np.log(most[:, 0]) + math.log(2) + math.log(inverse))
-    return tile_scores.FARTHEST * 10 * (1.0 + 1e-4 * rank)  # type: ignore[no-any-return]
-
-
 def log_kernel(name: str, squared: np.ndarray) -> np.ndarray:
     """Logarithms of weights from squared distances in bandwidths."""
-    with np.errstate(divide="ignore"):
-        match name:
-            case "gaussian":
-                return -0.5 * squared
-            case "euclidean":
-                return -squared
-            case "laplacian":
-                return -np.sqrt(squared)  # type: ignore[no-any-return]
-            case "boxcar":
-                return np.where(squared <= 1.0, 0.0, -np.inf)
-            case "triangular":
-                return np.log(np.maximum(1.0 - np.sqrt(squared), 0.0))  # type: ignore[no-any-return]
-            case "epanechnikov":
-                return np.log(np.maximum(1.0 - squared, 0.0))
-            case _:
-                return np.where(squared == 0.0, 0.0, -np.inf)
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths == 0.0, 1.0, lengths)
+    if name == "euclidean":
+        return -squared
+    kernel = NAMED.get(name)
+    if not isinstance(kernel, Kernel):  # equal alone
+        return np.where(squared == 0.0, 0.0, -np.inf)
+    with torch.no_grad():
+        logs: np.ndarray = kernel.log_profile(torch.from_numpy(squared)).numpy()
+    return logs
 
 
 def _one_zero(array: pa.Array) -> pa.Array:

@@ -16,6 +16,7 @@ from qkv.table.boxes import BLOCK, Boxes, boxes_of, order_of
 from qkv.table.columns import Kind, kind_of
 from qkv.table.sources import Request, Scan, Source
 from qkv.table.sources.base import as_python, filtered
+from qkv.table.sources.damaged import REFUSALS
 
 #: What the file of an index says it is.
 _FORMAT = "qkv.index.1"
@@ -106,7 +107,7 @@ class Index(Source):
         try:
             table = pa.ipc.open_file(pa.memory_map(str(self._path))).read_all()
             told = json.loads((table.schema.metadata or {}).get(_FORMAT.encode(), b"{}"))
-        except (pa.ArrowInvalid, ValueError) as error:
+        except (*REFUSALS, ValueError, OSError) as error:
             raise ValueError(f"{str(self._path)!r} is no index of a table: {error}") from error
         stamp = _stamp(self.files)
         if not stamp or told.get("stamp") != stamp or told.get("key") != self._key:

@@ -17,8 +17,9 @@ from qkv.jit.kernels import UnavailableError, warn_once
 from qkv.similarity import CompactKernel, Kernel, Similarity
 from qkv.table import kernels, tile_scores
 from qkv.table.columns import Kind, kind_of, numbers, plain, vectors
-from qkv.table.comparison import Comparison, Distance, key_vectors
+from qkv.table.comparison import Comparison, Distance
 from qkv.table.derived import derived_kernel, in_logs
+from qkv.table.vectors import key_vectors
 from qkv.table.where import Condition
 
 #: Numbers that torch holds at once where it computes scores.

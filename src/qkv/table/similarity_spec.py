@@ -31,11 +31,11 @@ from qkv.table.comparison import (
     Distance,
     Fuzzy,
     Same,
-    Vectors,
     check_serves,
     check_serves_own,
 )
 from qkv.table.own_similarity import Pairs, described, own_kernel
+from qkv.table.vectors import Vectors
 
 #: Of the distance in bandwidths, or of queries and keys.
 Formula: TypeAlias = Callable[[Any], Any] | Callable[[Any, Any], Any]

@@ -25,6 +25,8 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+#: A condition is a tree, and whoever builds expressions of it goes down to its leaves.
+MOST_COMPARISONS = 200
 _SPELLINGS = {"=": "==", "<>": "!="}
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
@@ -208,6 +210,7 @@ class _Parser:
         self.schema = schema
         self.place = 0
         self.depth = 0
+        self.comparisons = 0
 
     def either(self) -> Condition:
         self.depth += 1
@@ -241,6 +244,11 @@ class _Parser:
         return Not(condition) if flips % 2 else condition
 
     def _comparison(self) -> Condition:
+        self.comparisons += 1
+        if self.comparisons > MOST_COMPARISONS:
+            raise ValueError(
+                f"where has more than {MOST_COMPARISONS} comparisons; `in (…)` takes many values"
+            )
         column = self._column()
         if self._taken("is"):
             negated = self._taken("not")

@@ -12,8 +12,7 @@ import io
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,9 @@ import numpy.typing as npt
 #: Beyond these, a file is no file of word vectors.
 _LONGEST_WORD, _MOST_DIMENSIONS = 4096, 65536
 
-_LINES_AT_ONCE = 4096
+#: A line of text is at most so long, and no more lines are held at once than these.
+_LONGEST_LINE = _LONGEST_WORD + 32 * _MOST_DIMENSIONS
+_LINES_AT_ONCE, _BYTES_AT_ONCE = 4096, 2**25
 
 #: Bytes that no text has.
 _CONTROL = frozenset(range(9)) | frozenset(range(14, 32))
@@ -57,18 +58,18 @@ def _opened(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def _blocks(stream: io.BufferedReader, binary: bool | None) -> Iterator[Block]:
-    first = stream.readline(_LONGEST_WORD + 32 * _MOST_DIMENSIONS)
+    first = stream.readline(_LONGEST_LINE)
     if not first.strip():
         raise ValueError("line 1 must hold a word and its vector, or their numbers; it is empty")
     header = _header(first)
     if header is None:
         if binary:
             raise ValueError("a binary file must begin with a line 'count dimension'")
-        return _text(chain([first], stream), 1, None, None)
+        return _text(stream, first, 1, None, None)
     count, dim = header
     if binary or (binary is None and _looks_binary(stream, dim)):
         return _binary(stream, count, dim)
-    return _text(stream, 2, dim, count)
+    return _text(stream, b"", 2, dim, count)
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
@@ -93,12 +94,12 @@ def _looks_binary(stream: io.BufferedReader, dim: int) -> bool:
 
 
 def _text(
-    lines: Iterable[bytes], number: int, dim: int | None, count: int | None
+    stream: io.BufferedReader, first: bytes, number: int, dim: int | None, count: int | None
 ) -> Iterator[Block]:
-    """Blocks of text lines, the first of which has this number in the file."""
-    waiting = iter(lines)
+    """Blocks of text lines, of which `first`, if it was read before, has this number."""
     start = number
-    while some := list(islice(waiting, _LINES_AT_ONCE)):
+    while some := _some_lines(stream, first, number):
+        first = b""
         while some and not some[-1].strip():
             some.pop()  # at the end of the file
         dim = dim or _guessed(some)
@@ -106,6 +107,23 @@ def _text(
         number += len(some)
     if count is not None and number - start != count:
         raise ValueError(f"line 1 promises {count:,} words; {number - start:,} came")
+
+
+def _some_lines(stream: io.BufferedReader, first: bytes, number: int) -> list[bytes]:
+    """The next lines, from `first` on; a few bytes of gzip can hold one of any length."""
+    found, size = ([first], len(first)) if first else ([], 0)
+    if first and not first.endswith(b"\n") and len(first) == _LONGEST_LINE:
+        raise ValueError(f"line {number:,} is longer than {_LONGEST_LINE:,} bytes")
+    while len(found) < _LINES_AT_ONCE and size < _BYTES_AT_ONCE:
+        line = stream.readline(_LONGEST_LINE + 1)
+        if len(line) > _LONGEST_LINE:
+            line_number = number + len(found)
+            raise ValueError(f"line {line_number:,} is longer than {_LONGEST_LINE:,} bytes")
+        if not line:
+            break
+        found.append(line)
+        size += len(line)
+    return found
 
 
 def _guessed(lines: list[bytes]) -> int:

@@ -95,6 +95,9 @@ class Launch:
         self.value_rows = self.value_depth >= WIDE
         self.contiguous = all(x is None or x.is_contiguous() for x in call[:TENSORS])
         self.masked = any(x is not None for x in call[BIAS:TENSORS])
+        self.intervals_match = (
+            call.start is None or call.stop is None or call.start.shape == call.stop.shape
+        )
         self.groups = max(1, len(self.layout.group_start) - 1)
         self.forward_pieces = self._forward_pieces()
         self.pieces = self._pieces()
@@ -107,18 +110,19 @@ class Launch:
         """The same call, which has the shapes and strides that this was made for, its tensors as
         they lie in memory."""
         query, key, value, parameter = call[:BIAS]
+        bias, start, stop = call.bias, call.start, call.stop
         negated = query.is_neg() or key.is_neg() or value.is_neg()
-        if self.contiguous and not self.masked and not negated:
+        negated = negated or (bias is not None and bias.is_neg())
+        if self.contiguous and self.intervals_match and not negated:
             return call
-        start, stop = call.start, call.stop
-        if start is not None and stop is not None and start.shape != stop.shape:
+        if start is not None and stop is not None and not self.intervals_match:
             start, stop = torch.broadcast_tensors(start, stop)
         return call._replace(
             query=_memory(query, 2),
             key=_memory(key, 2),
             value=_memory(value, 2),
             parameter=_memory(parameter, 1),
-            bias=_memory(call.bias, 0),
+            bias=_memory(bias, 0),
             start=None if start is None else start.contiguous(),
             stop=None if stop is None else stop.contiguous(),
             mask=_memory(call.mask, 0),

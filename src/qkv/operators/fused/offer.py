@@ -45,13 +45,30 @@ def offer(problem: Problem) -> Offer | str:
         return f"{problem.mask!r} is neither one run of keys for each query nor a tensor"
     if parts.runs is not None and parts.runs.stride > 1 and not _only_runs(problem, parts):
         return "strided keys are not supported with a tensor mask or dropout"
-    form = problem.similarity.as_fused(problem.query, problem.key)
+    similarity, query, key = problem.similarity, problem.query, problem.key
+    # Projections of many tokens take time and memory, and `explain` is to compute nothing.
+    lazy = similarity.family in ("additive", "gated") and problem.pairs > MANY_PAIRS
+    form = (
+        similarity.as_fused(query[..., :1, :], key[..., :1, :])
+        if lazy
+        else similarity.as_fused(query, key)
+    )
     if isinstance(form, str):
         return form
     reason = ops.failure(form.kind, form.query.dtype, problem.needs_grad)
     if reason is not None:
         return reason
-    return Offer(run=lambda: answer(problem, form, parts), cost=lambda: _cost(problem, form, parts))
+
+    def run() -> Result:
+        whole = similarity.as_fused(query, key) if lazy else form
+        assert isinstance(whole, FusedForm)
+        return answer(problem, whole, parts)
+
+    return Offer(run=run, cost=lambda: _cost(problem, form, parts))
+
+
+#: From so many pairs on, looking at one token of each first costs next to nothing.
+MANY_PAIRS = 2**22
 
 
 #: Fewer features of pairs than this are not worth tracing and compiling a formula for.

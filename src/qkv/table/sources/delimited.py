@@ -6,7 +6,7 @@ import codecs
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from qkv.optional_dependencies import require
-from qkv.table.sources.base import Part, Request, Scan, Source, Where
+from qkv.table.sources.base import Part, Request, Scan, Source
 from qkv.table.sources.dialect import (
     SAMPLE_ROWS,
     TYPES,
@@ -47,11 +47,11 @@ def open_delimited(
     copies = _Copies()
     dialects: list[Dialect] = []
     for path in paths:
-        encoding = options.get("encoding") or encoding_of(path)
-        readable = copies.in_utf8(path, encoding)
         try:
+            encoding = options.get("encoding") or encoding_of(path)
+            readable = copies.in_utf8(path, encoding)
             dialects.append(sniff(connection, readable, encoding, options, needed))
-        except (duckdb.Error, ValueError) as error:
+        except (duckdb.Error, ValueError, OSError) as error:
             raise ValueError(f"{path.name!r} cannot be read as CSV: {first_line(error)}") from error
     names = [path.name if path == root else str(path.relative_to(root)) for path in paths]
     schema = _unified(list(zip(names, dialects, strict=True)))
@@ -118,12 +118,8 @@ class Csv(Relation):
             for own in self._files
         ]
 
-    def _stream(self, relation: Any, columns: list[str], later: Where) -> Iterator[pa.RecordBatch]:
-        refusals = (require("duckdb", "table").Error, pa.ArrowException, OSError)
-        try:
-            yield from super()._stream(relation, columns, later)
-        except refusals as error:
-            raise ValueError(f"{self.description}: {_reason(error)}") from error
+    def _refusal(self, error: Exception) -> str:
+        return f"{self.description}: {_reason(error)}"
 
 
 class CsvPart(Source):

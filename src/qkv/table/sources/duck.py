@@ -81,7 +81,15 @@ class Relation(Source):
         return Scan(self._stream(relation, columns, later), columns, notes)
 
     def _stream(self, relation: Any, columns: list[str], later: Where) -> Iterator[pa.RecordBatch]:
-        yield from filtered(relation.to_arrow_reader(BATCH_ROWS), columns, later)
+        refusals = (require("duckdb", "table").Error, pa.ArrowException, OSError)
+        try:
+            yield from filtered(relation.to_arrow_reader(BATCH_ROWS), columns, later)
+        except refusals as error:
+            raise ValueError(self._refusal(error)) from error
+
+    def _refusal(self, error: Exception) -> str:
+        """One sentence of rows that cannot be read."""
+        return f"{self.description} cannot read its rows: {first_line(error)}"
 
 
 def _dialect() -> Dialect:

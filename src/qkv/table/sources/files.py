@@ -21,8 +21,10 @@ from qkv.table.sources.base import (
     Source,
     arrow_filter,
     as_python,
+    filtered,
     numbered,
 )
+from qkv.table.sources.damaged import REFUSALS, readable
 from qkv.table.sources.delimited import open_delimited
 from qkv.table.sources.duck import open_parquet
 from qkv.table.sources.unchanged import FileStates
@@ -68,7 +70,7 @@ def open_files(path: Path, csv: Mapping[str, Any] | None, needed: list[str]) -> 
                 source.repeated = repeated
                 return source
         return open_dataset(_dataset(path, kind))
-    except pa.ArrowInvalid as error:
+    except (*REFUSALS, pa.ArrowNotImplementedError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path.name!r} cannot be read as {kind}: {reason}") from error
 
@@ -144,14 +146,29 @@ class Files(Source):
         self.files = getattr(dataset, "files", ())
 
     def scan(self, request: Request) -> Scan:
-        scanner = self._dataset.scanner(
-            columns=self.columns_for(request),
-            filter=arrow_filter(request.where),
-            batch_size=BATCH_ROWS,
-            **_AHEAD,
-        )
+        columns = self.columns_for(request)
+        if isinstance(getattr(self._dataset, "format", None), ds.IpcFileFormat):
+            needed = columns if request.where is None else list(self.schema.names)
+            rows = filtered(self._validated(needed), columns, request.where)
+        else:
+            where = arrow_filter(request.where)
+            rows = self._batches(columns=columns, filter=where)
         notes = [] if request.where is None else ["where is applied by Arrow while it reads"]
-        return Scan(_batches(scanner), self.columns_for(request), [*notes, *request.unused_window])
+        return Scan(rows, columns, [*notes, *request.unused_window])
+
+    def _batches(self, **options: Any) -> Iterator[pa.RecordBatch]:
+        """The batches; a scanner is made when the first is wanted, since Arrow then starts."""
+        with readable(self.description):
+            yield from self._dataset.scanner(
+                batch_size=BATCH_ROWS, **options, **_AHEAD
+            ).to_batches()
+
+    def _validated(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Arrow's own format lies in a file as in memory: what points outside would be followed."""
+        for batch in self._batches(columns=columns):
+            with readable(self.description):
+                batch.validate(full=True)
+            yield batch
 
     def parts(self, request: Request) -> list[Part] | None:
         if not isinstance(self._dataset, ds.FileSystemDataset):
@@ -210,11 +227,6 @@ class FilePart(Source):
         return Files(self._piece.dataset(), self.description).scan(request)
 
 
-def _batches(scanner: ds.Scanner) -> Iterator[pa.RecordBatch]:
-    """A scanner's batches; opened when the first is wanted, since Arrow then starts to read."""
-    yield from scanner.to_batches()
-
-
 class Parquet(Source):
     """Parquet: row groups whose statistics rule them out are not read."""
 
@@ -226,7 +238,8 @@ class Parquet(Source):
         self.files = dataset.files
 
     def scan(self, request: Request) -> Scan:
-        dataset, groups, total = self._groups(request)
+        with readable(self.description):
+            dataset, groups, total = self._groups(request)
         return _ParquetScan(dataset, groups, total, request.columns, arrow_filter(request.where))
 
     def parts(self, request: Request) -> list[Part]:
@@ -363,8 +376,9 @@ class _ParquetScan(Scan):
         scanner = chosen.scanner(
             columns=columns, filter=self._where, batch_size=BATCH_ROWS, **_AHEAD
         )
-        for tagged in scanner.scan_batches():
-            yield _place(tagged.fragment), tagged.record_batch
+        with readable("Parquet"):
+            for tagged in scanner.scan_batches():
+                yield _place(tagged.fragment), tagged.record_batch
 
 
 def _place(fragment: ds.ParquetFileFragment) -> tuple[str, int]:

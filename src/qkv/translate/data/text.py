@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import unicodedata
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -15,6 +16,10 @@ Form: TypeAlias = Literal["nfc", "nfkc", "none"]
 
 #: A line longer than this is no sentence.
 MAX_CHARACTERS = 10_000
+#: A line may hold more than two sentences, but not more bytes than this.
+MAX_LINE = 2**20
+#: A file with more lines that cannot be used is not one of sentences.
+MAX_REFUSED = 10**6
 
 _NAMED_LINES = 5
 
@@ -34,7 +39,10 @@ class SkippedLines:
     lines: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, reason: str, line: int) -> None:
-        self.lines.setdefault(reason, []).append(line)
+        lines = self.lines.setdefault(reason, [])
+        lines.append(line)
+        if len(lines) > MAX_REFUSED:
+            raise ValueError(f"more than {MAX_REFUSED:,} lines are {reason}")
 
     def __len__(self) -> int:
         return sum(len(lines) for lines in self.lines.values())
@@ -102,12 +110,26 @@ def read_parallel(source: Path, target: Path, form: Form = "nfc") -> Corpus:
 
 def _lines(path: Path) -> Iterator[str | None]:
     """The lines of a file; None for one that is not UTF-8."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-        for number, raw in enumerate(stream):
-            try:
-                yield raw.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError:
-                yield None
+    for number, raw in enumerate(_raw_lines(path)):
+        try:
+            yield raw.decode("utf-8-sig" if number == 0 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            yield None
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, of which none is longer than a line may be: a few bytes can be
+    compressed from any number."""
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+            while raw := stream.readline(MAX_LINE + 1):
+                number += 1
+                if len(raw) > MAX_LINE:
+                    raise ValueError(f"{path}: line {number:,} is longer than {MAX_LINE:,} bytes")
+                yield raw
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is no whole gzip file: {error}") from error
 
 
 def _fault(columns: Sequence[str | None]) -> str | None:

@@ -29,6 +29,9 @@ from qkv.translate.models.factory import model_of
 
 FORMAT, VERSION = "qkv.translate", 1
 
+#: No description or vocabulary is as large as this.
+MOST_JSON = 64 * 2**20
+
 _CONFIG, _VOCABULARY = "config.json", "vocabulary.json"
 
 
@@ -70,9 +73,12 @@ class Checkpoint:
         config = _read_json(folder / _CONFIG)
         if not isinstance(config, dict) or config.get("format") != FORMAT:
             raise ValueError(f"{folder / _CONFIG} is not a checkpoint of qkv translate")
-        if not isinstance(config.get("version"), int) or config["version"] > VERSION:
+        version = config.get("version")
+        if type(version) is not int or version < 1:
+            raise ValueError(f"{folder} has format version {version!r}, which there never was")
+        if version > VERSION:
             raise ValueError(
-                f"{folder} has format version {config.get('version')}; "
+                f"{folder} has format version {version}; "
                 f"this qkv reads up to {VERSION}: a newer qkv is needed"
             )
         return cls(folder, config)
@@ -83,17 +89,26 @@ class Checkpoint:
         try:
             source = vocabulary.from_json(both["source"])
             target = vocabulary.from_json(both["target"]) if "target" in both else source
-            model = model_of(self.config["model"], len(source), len(target))
             weights = self.tensors(self.config[which]["weights"])
+            path = self.folder / self.config[which]["weights"]
+            sizes = self.config["model"], len(source), len(target)
+            with torch.device("meta"):  # sizes may be absurd: nothing is made that has no weights
+                check_fit(model_of(*sizes), weights, path)
+            model = model_of(*sizes)
             form = self.config["normalization"]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{self.folder} is incomplete: {error} is missing or wrong") from error
-        restore(model, weights, self.folder / self.config[which]["weights"])
+        except (KeyError, TypeError, RuntimeError, OverflowError) as error:
+            reason = str(error)[:200]
+            raise ValueError(
+                f"{self.folder} is incomplete: {reason} is missing or wrong"
+            ) from error
+        restore(model, weights, path)
         return Interpreter(model.eval(), source, target, form)
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of one of the checkpoint's files."""
         path = self.folder / Path(name).name  # a name, never a way out of the folder
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{self.folder} is incomplete: {path.name!r} is no file")
         safetensors = require("safetensors", "translate")
         try:
             return require("safetensors.torch", "translate").load_file(path)  # type: ignore[no-any-return]
@@ -137,6 +152,13 @@ def parameters(model: torch.nn.Module) -> dict[str, Tensor]:
 
 def restore(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     """Put tensors into the parameters of a model, all of them and no others."""
+    check_fit(model, tensors, path)
+    for name, parameter in model.named_parameters():
+        parameter.data.copy_(tensors[name])
+
+
+def check_fit(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Raise ValueError unless the tensors are those of the model's parameters."""
     own = dict(model.named_parameters())
     if own.keys() != tensors.keys():
         odd = sorted(own.keys() ^ tensors.keys())[0]
@@ -147,7 +169,6 @@ def restore(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> N
                 f"{name!r} in {path} must have shape {tuple(parameter.shape)}; "
                 f"got {tuple(tensors[name].shape)}"
             )
-        parameter.data.copy_(tensors[name])
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -165,8 +186,10 @@ def _write(path: Path, content: bytes) -> None:
 
 def _read_json(path: Path) -> Any:
     try:
+        if path.stat().st_size > MOST_JSON:
+            raise ValueError(f"it has more than {MOST_JSON >> 20} MB")
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path.parent} is incomplete: {path.name} is missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is truncated or damaged: {error}") from error
