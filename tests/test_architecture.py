@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import import_graph
 import pytest
@@ -239,3 +241,27 @@ def test_the_public_names_are_there() -> None:
         assert name in dir(qkv)
     with pytest.raises(AttributeError, match=r"^module 'qkv' has no attribute 'attention'$"):
         _ = qkv.attention
+
+
+def test_what_the_documents_write_works_after_import_qkv() -> None:
+    """Every dotted name, but those of modules that want an import of their own."""
+    root = Path(__file__).parent.parent
+    text = "\n".join(
+        page.read_text(encoding="utf-8") for page in [root / "README.md", *root.glob("docs/*.md")]
+    )
+    written = set(re.findall(r"(?<![\w./:\"-])qkv((?:\.[A-Za-z_]\w*)+)", text))
+    own = (
+        ".explore", ".integrations", ".similarity.algebra", ".table.accessor", ".table.duckdb",
+        ".table.samples", ".translate.search",
+    )  # fmt: skip
+    paths = {path for path in written if not any(_within(path, each) for each in own)}
+    assert len(paths) > 80
+    code = f"""
+import qkv
+for path in {sorted(paths)!r}:
+    thing = qkv
+    for name in path.split(".")[1:]:
+        assert hasattr(thing, name), path
+        thing = getattr(thing, name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
