@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.mask import Causal, Tile
+from qkv.mask import Causal
 from qkv.operators.base import Result
 from qkv.operators.tiles import spans
 from qkv.problem import Problem
@@ -38,12 +38,6 @@ def line_of(problem: Problem) -> Tensor | None:
     allowed = problem.mask.allowed_at(distance)
     assert allowed is not None, "it has a line"
     return torch.where(allowed, line, -torch.inf)
-
-
-def block_of(line: Tensor, tile: Tile) -> Tensor:
-    """What is added to some queries, (…, rows, m), as a tensor of its own."""
-    n, m = tile.n, tile.m
-    return line[..., n - tile.stop : n - tile.start + m - 1].unfold(-1, m, 1).flip(-2)
 
 
 def has_line(problem: Problem) -> bool:

@@ -27,7 +27,6 @@ from qkv.operators.aten_flash import (
     plain_attention,
 )
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.learned_bias import BiasedAttention
 from qkv.operators.second_order import Gradients
 from qkv.operators.tiles import TileFunction, in_tiles, rows_at_once
 from qkv.problem import Problem
@@ -55,23 +54,14 @@ def refusal(problem: Problem) -> str | None:
         return f"{mask!r} ranks scores, which PyTorch's kernel does not return"
     if problem.bias is not None and problem.bias.requires_grad and torch.is_grad_enabled():
         return "PyTorch's kernel has no gradient for a floating mask"
-    if problem.learns_positions and not _can_learn(problem):
-        return (
-            "PyTorch's kernel has no gradient for a bias, and it is computed separately only in "
-            "float32 and float64 on a CPU"
-        )
+    if problem.learns_positions:
+        return "PyTorch's kernel has no gradient for a bias"
     if problem.wants_total:
         if FLASH is None or problem.query.device.type not in ("cpu", "meta"):
             return "PyTorch's kernel does not return the total weight on this device"
         if problem.needs_grad or torch.compiler.is_compiling():
             return "PyTorch's kernel has no gradient for the total weight"
     return None
-
-
-def _can_learn(problem: Problem) -> bool:
-    """Whether the gradient of a bias can be made beside the kernel."""
-    exact = problem.query.dtype in (torch.float32, torch.float64)
-    return exact and FLASH is not None and problem.query.is_cpu and can_read_values(problem.query)
 
 
 def offer(problem: Problem) -> Offer | str:
@@ -174,9 +164,9 @@ def _augmented(form: DotForm) -> DotForm:
 
 def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Result:
     n, mask, total = problem.n, problem.mask, problem.wants_total
-    line = relative.line_of(problem)
     if problem.position_bias is not None:
-        if line is not None and not problem.learns_positions:
+        line = relative.line_of(problem)
+        if line is not None:
 
             def attend(query: Tensor, key: Tensor, value: Tensor, *masks: Any) -> Result:
                 mask, empty = masks
@@ -193,11 +183,7 @@ def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: 
 
     def rows(start: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         tile = problem.tile(start, start + query.shape[-2])
-        if line is None:
-            kernel_mask = _kernel_mask(problem, tile, query.dtype)
-        else:
-            block = relative.block_of(line, tile).to(query.dtype)
-            kernel_mask = four_axes(block, problem.batch, problem.m)
+        kernel_mask = _kernel_mask(problem, tile, query.dtype)
         out, log_total = _kernel(query, key, value, kernel_mask, False, scale, total)
         return (out,) if log_total is None else (out, log_total.unsqueeze(-1))
 
@@ -266,9 +252,6 @@ def _kernel(
                 empty = (mask == -torch.inf).all(-1)
             log_total = log_total.masked_fill(empty, -torch.inf)
         return out, log_total
-    if mask is not None and mask.requires_grad and torch.is_grad_enabled():
-        out = BiasedAttention.apply(query, key, value, mask, scale)  # type: ignore[no-untyped-call]
-        return out, None
     differentiable = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
