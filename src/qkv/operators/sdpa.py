@@ -110,7 +110,8 @@ def _cost(problem: Problem) -> Cost:
     per_query = problem.mask is not None and problem.mask.per_query
     if problem.position_bias is None and (not per_query or is_plainly_causal(problem)):
         return Cost(problem.flops, 0, reason)
-    size = min(problem.pairs * 4, max(TILE_BYTES, problem.m * 4))
+    # Positions are whole numbers of 8 bytes, compared, and become numbers of the kernel's type.
+    size = min(problem.pairs * 16, max(4 * TILE_BYTES, problem.m * 16))
     what = "mask" if problem.position_bias is None else "bias"
     return Cost(problem.flops, size, f"{reason}; the {what} is made {readable(size)} at a time")
 

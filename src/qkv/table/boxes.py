@@ -122,6 +122,8 @@ def _ranked(column: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 def _entries(numbers: np.ndarray, entries: pa.Array) -> pa.Array:
     """The entries that stand behind such numbers."""
-    if len(entries) or not len(numbers):
+    if not len(numbers):
+        return entries
+    if len(entries):
         return entries.take(pa.array(numbers))
     return pa.array(numbers).view(entries.type)

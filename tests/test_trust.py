@@ -1,0 +1,230 @@
+"""What docs/trust.md promises: of numbers that are not finite, and of input that means no good."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from fuzz import faults
+from torch import Tensor
+from translate.toy import begun
+
+import qkv
+from qkv import translate, words
+from qkv.jit import cache
+from qkv.translate.data.text import read_pairs
+
+MB = 2**20
+
+
+# Numbers that are not finite.
+
+
+def _formula(similarity: str, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+    """The formula as IEEE arithmetic has it, in which what is hidden takes no part."""
+    if similarity == "laplacian":
+        gap = query.unsqueeze(-2) - key.unsqueeze(-3)
+        scores = -gap.square().sum(-1).sqrt()
+    else:
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+    scores = torch.where(allowed, scores, -torch.inf)
+    weights = torch.softmax(scores, -1).unsqueeze(-1)
+    return torch.where(allowed.unsqueeze(-1), weights * value.unsqueeze(-3), 0.0).sum(-2)
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["forward", "both ways"])
+@pytest.mark.parametrize("where", ["key", "value"])
+@pytest.mark.parametrize("operator", ["dense", "streamed", "sdpa", "banded", "fused", None])
+def test_infinity_is_arithmetic_or_nan_and_never_another_number(
+    operator: str | None, where: str, grad: bool
+) -> None:
+    n = 23
+    similarity = "laplacian" if operator == "fused" else "scaled_dot"
+    every = torch.ones(2, n, n, dtype=torch.bool)
+    keys = torch.arange(n)
+    padded = torch.stack([keys < 17, keys < n]).unsqueeze(-2).expand(2, n, n)
+    masks: list[tuple[Any, Tensor]] = [
+        (qkv.mask.Causal(), every.tril()),
+        (qkv.mask.Window(3, 2), every.tril(2).triu(-3)),
+    ]
+    if operator != "banded":
+        masks += [(None, every), (qkv.mask.Lengths([17, n]), padded)]
+    for mask, allowed in masks:
+        for number in (torch.inf, -torch.inf):
+            tokens = {name: torch.randn(2, n, 5).double() for name in ("query", "key", "value")}
+            tokens[where][:, 4, 2] = number
+            plain = _formula(similarity, *tokens.values(), allowed)  # type: ignore[arg-type]
+            tokens["query"].requires_grad_(grad)
+            found = qkv.attend(
+                **tokens, similarity=similarity, mask=mask, operator=operator
+            ).detach()
+            reached = allowed[..., 4]
+            wrong = found.isfinite() & ~torch.isclose(found, plain)
+            assert not wrong.any(), (mask, number)
+            assert found[~reached].isfinite().all(), (mask, number)
+            if where == "value":
+                assert not found[..., 2][reached].isfinite().any(), (mask, number)
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+def test_a_scale_that_is_not_positive_hides_keys_all_the_same(scale: float) -> None:
+    tokens = [torch.randn(1, 2, 17, 8) for _ in range(3)]
+    similarity = qkv.ScaledDot(scale=scale)
+    for mask in (None, qkv.mask.Causal(), qkv.mask.Window(2, 1)):
+        wanted = qkv.attend(*tokens, similarity=similarity, mask=mask, operator="dense")
+        for operator in ("sdpa", None):
+            found = qkv.attend(*tokens, similarity=similarity, mask=mask, operator=operator)
+            torch.testing.assert_close(found, wanted)
+
+
+def test_gradients_of_scores_near_two_billion_are_numbers() -> None:
+    tokens = [torch.randn(1, 2, 64, 16) * size for size in (4e4, 4e4, 1.0)]
+
+    def gradients(operator: str) -> tuple[Tensor, ...]:
+        parts = [x.clone().requires_grad_() for x in tokens]
+        answer = qkv.attend(*parts, mask=qkv.mask.Causal(), operator=operator)
+        return torch.autograd.grad(answer.square().sum(), parts)
+
+    for found, wanted in zip(gradients("sdpa"), gradients("dense"), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "euclidean", "gaussian"])
+def test_tokens_without_dimensions_are_all_alike(similarity: str) -> None:
+    query, value = torch.empty(3, 0), torch.randn(5, 2)
+    for mask, kept in ((None, value), (qkv.mask.TopK(2), value[:2])):
+        found = qkv.attend(query, torch.empty(5, 0), value, similarity=similarity, mask=mask)
+        torch.testing.assert_close(found, kept.mean(0).expand(3, 2))
+
+
+# Files of more than they seem.
+
+
+def test_a_line_of_any_length_is_refused_while_it_is_read(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.gz"
+    with gzip.open(bomb, "wb", compresslevel=1) as file:
+        for _ in range(64):
+            file.write(b"a" * MB)
+    with pytest.raises(ValueError, match=r"line 1 is longer than 2,101,248 bytes"):
+        words.load(bomb, cache=False)
+    with pytest.raises(ValueError, match=r"line 1 is longer than 1,048,576 bytes"):
+        read_pairs(bomb)
+
+
+def test_a_file_that_is_refused_leaves_nothing_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for content in ("0 3\n", "the 0.5 0.25\ncat 0.5\n"):
+        (tmp_path / "vectors.txt").write_text(content)
+        with pytest.raises(ValueError, match=r"vectors.txt|at least one word"):
+            words.load(tmp_path / "vectors.txt")
+        assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_a_condition_of_many_parts_is_refused_in_words() -> None:
+    database = qkv.Database(pa.table({"k": [1.0], "v": [2.0]}), key="k", value="v")
+    many = " or ".join(["k=1"] * 1200)
+    with pytest.raises(ValueError, match=r"where has more than 200 comparisons; `in \(…\)`"):
+        database.query(1.0, where=many)
+    assert database.query(1.0, where=" and ".join(["k=1"] * 200)).value == 2.0
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trust")
+    training = begun(folder).training
+    training.checkpoint.save(training.interpreter.model, {}, {"step": 1}, True)
+    return folder / "model"
+
+
+def _changed(checkpoint: Path, folder: Path, change: Any) -> Path:
+    for file in checkpoint.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(version=-5), "format version -5, which there never was"),
+        (lambda c: c.update(version=True), "format version True, which there never was"),
+        (lambda c: c["best"].update(weights=".."), "'..' is no file"),
+        (lambda c: c["model"].update(hidden=10**9), "must have shape|does not fit|not whole"),
+        (lambda c: c["model"].update(embedding=-1), "not whole|must"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_is_refused(
+    checkpoint: Path, tmp_path: Path, change: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        translate.load(_changed(checkpoint, tmp_path, change))
+
+
+def test_brackets_without_end_are_damage(checkpoint: Path, tmp_path: Path) -> None:
+    folder = _changed(checkpoint, tmp_path, lambda c: None)
+    (folder / "config.json").write_text("[" * 200_000)
+    with pytest.raises(ValueError, match="is truncated or damaged"):
+        translate.load(folder)
+
+
+# Files that are not what they should be.
+
+
+def test_a_pipe_in_place_of_a_kernel_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "f-cpu-0.code")
+    found: list[Any] = []
+    reader = threading.Thread(target=lambda: found.append(cache.read(tmp_path / "f-cpu-0.code")))
+    reader.daemon = True
+    reader.start()
+    reader.join(20)
+    assert found == [None]
+
+
+def test_without_a_home_kernels_are_kept_all_the_same(tmp_path: Path) -> None:
+    """And where the package may not be written to."""
+    code = (
+        "import pathlib, qkv.jit.cache as c;"
+        "c.PACKAGE = pathlib.Path('/proc/none'); print(c.directory())"
+    )
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", f"import os; os.environ.pop('HOME', None); {code}"]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert Path(told.stdout.strip()).is_dir()
+
+
+def test_formulas_of_spreadsheets_are_written_as_they_came(tmp_path: Path) -> None:
+    """A table is data: whoever opens it decides whether =cmd() is run; nothing of ours runs it."""
+    table = pa.table({"k": [1.0, 2.0], "v": ["=cmd()", "@sum"]})
+    answer = qkv.Database(table, key="k", value="v").query(1.0)
+    assert answer.value == "=cmd()"
+
+
+# Faults: a few of what `make faults` does hundreds of times.
+
+
+@pytest.mark.parametrize("name", ["save", "cache"])
+def test_nothing_half_written_is_read_again(name: str) -> None:
+    rng = np.random.default_rng(1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(4):
+            faults.killed(faults.VICTIMS[name], rng, 0.3)
+        faults.on_a_full_disk(faults.VICTIMS[name], rng)
+    finally:
+        torch.set_num_threads(before)
