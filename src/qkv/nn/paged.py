@@ -12,7 +12,6 @@ from qkv import pooling
 from qkv.bias import PositionBias
 from qkv.cluster.placed import Nowhere, Place, PlacedBias, placed
 from qkv.mask import Mask, Window, intersection
-from qkv.mask.positions import whole_number
 from qkv.nn.errors import InputError
 from qkv.nn.heads import PerHead, attend_per_head
 from qkv.partial import Partial
@@ -63,8 +62,11 @@ class PagedCache:
     group = None  # of processes: it knows none
 
     def __init__(self, page_size: int = 256, window: int | None = None) -> None:
-        self.page_size = whole_number("page_size", page_size, least=1)
-        self.window = None if window is None else whole_number("window", window, least=0)
+        if page_size < 1:
+            raise ValueError(f"page_size must be at least 1; got {page_size}")
+        if window is not None and window < 0:
+            raise ValueError(f"window must be at least 0; got {window}")
+        self.page_size, self.window = page_size, window
         self.length = 0
         self._pages: dict[int, Page] = {}  # by number; those let go are missing
 
