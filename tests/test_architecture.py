@@ -82,13 +82,13 @@ def test_every_module_has_its_place() -> None:
 #: What other rooms may import of a room, beside the names that its package exports. The rest is
 #: private to the room. Rooms that only commands use (gallery, explore, benchmarks) have no list.
 OPEN = {
-    "cluster": {"costs", "exchange", "jobs", "sharding"},
+    "cluster": {"costs", "exchange", "jobs", "placed", "sharding"},
     "formula": {"builtin", "compiled", "forms", "program", "traced"},
     "jit": {
         "ahead", "arguments", "builtins", "cache", "kernels", "scratch", "signature", "target",
         "threads",
     },
-    "mask": {"base"},
+    "mask": {"base", "positions"},
     "nn": {"encoder", "heads", "positions", "torch_masks"},
     "operators": {
         "banded", "base", "dense", "fused", "fused.additive", "fused.inputs", "lookup", "sdpa",
