@@ -17,7 +17,6 @@ from qkv.problem import Problem
 from qkv.similarity.base import widen
 from qkv.tracing import sizes_are_known
 
-
 #: Bytes that ranking takes for each pair of a tile.
 RANKED_BYTES = 32
 
@@ -130,7 +129,9 @@ def _best(scores: Tensor, k: int) -> Tensor:
     last = scores.topk(k, dim=-1).values[..., -1:]
     above, level = scores > last, scores == last
     room = k - above.sum(-1, keepdim=True)
-    chosen = above | (level & (level.cumsum(-1, dtype=torch.int32) <= room))  # exactly k in each row
+    chosen = above | (
+        level & (level.cumsum(-1, dtype=torch.int32) <= room)
+    )  # exactly k in each row
     return chosen.to(torch.uint8).topk(k, dim=-1).indices.sort(dim=-1).values
 
 
