@@ -20,8 +20,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,22 +78,22 @@ def _saved(folder: Path) -> None:
 
 
 def _cache(folder: Path) -> None:
-    from qkv.jit import cache
+    from qkv.jit import cache as kernels
     from qkv.words import cache as words
     from qkv.words.reading import Block
 
     block = Block([f"w{i}" for i in range(500)], np.ones((500, 20), np.float32))
     while True:
-        cache.write(folder / "f-cpu-0.code", b"a" * 10**6)
-        cache.write(folder / "f-cpu-0.code", b"b" * 10**6)
+        kernels.write(folder / "f-cpu-0.code", b"a" * 10**6)
+        kernels.write(folder / "f-cpu-0.code", b"b" * 10**6)
         words.keep(folder / "vectors", iter([block]))
 
 
 def _cached(folder: Path) -> None:
-    from qkv.jit import cache
+    from qkv.jit import cache as kernels
     from qkv.words import cache as words
 
-    code = cache.read(folder / "f-cpu-0.code")
+    code = kernels.read(folder / "f-cpu-0.code")
     assert code in (None, b"a" * 10**6, b"b" * 10**6)
     assert code is not None or not (folder / "f-cpu-0.code").exists()
     vectors = words.opened(folder / "vectors")
@@ -125,10 +126,10 @@ def _warm(folder: Path) -> None:
     """Compile as `qkv warmup` does, for one function, into an empty cache."""
     from jit import toy_kernel
 
-    from qkv.jit import cache
+    from qkv.jit import cache as kernels
 
     os.environ["QKV_CACHE_DIR"] = str(folder)
-    cache.directory.cache_clear()
+    kernels.directory.cache_clear()
     while True:
         for function in (toy_kernel.exponentials, toy_kernel.run):
             function.machine_code("float64")  # compiled, and kept
@@ -137,18 +138,24 @@ def _warm(folder: Path) -> None:
 
 
 def _warmed(folder: Path) -> None:
-    from qkv.jit import cache
+    from qkv.jit import cache as kernels
 
     for path in folder.rglob("*.code"):
-        assert cache.read(path) is not None, path
+        assert kernels.read(path) is not None, path
+
+
+@cache
+def _example() -> list[Any]:
+    from qkv.gallery.run import run
+
+    return [run("tokens")]
 
 
 def _gallery(folder: Path) -> None:
     from qkv.gallery.page import write
-    from qkv.gallery.run import run
 
     while True:
-        write([run("tokens")], folder)
+        write(_example(), folder)
 
 
 def _shown(folder: Path) -> None:
@@ -227,15 +234,19 @@ def prepare() -> None:
     import qkv.table
     import qkv.words  # noqa: F401
 
+    _example()
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("victims", nargs="*", default=list(VICTIMS))
     parser.add_argument("--times", type=int, default=100)
     told = parser.parse_args()
     prepare()
     rng = np.random.default_rng()
     failed = 0
-    for name, victim in VICTIMS.items():
+    for name in told.victims:
+        victim = VICTIMS[name]
         wrote = 0
         for which in range(told.times):
             try:

@@ -74,8 +74,6 @@ def _write(directory: Path, blocks: Iterator[Block]) -> None:
             )
             numbers.write(np.ascontiguousarray(block.vectors, "<f4").tobytes())
             count += len(block.words)
-        if count == 0:
-            raise ValueError("must hold at least one word; it holds none")
         # NumPy leaves room in the header for the count to grow.
         numbers.seek(0)
         _write_header(numbers, count, dim)

@@ -51,8 +51,6 @@ def load(path: str | Path, *, binary: bool | None = None, cache: bool = True) ->
     for block in blocks(path, binary):
         words += block.words
         parts.append(block.vectors)
-    if not parts:
-        raise ValueError(f"{path}: must hold at least one word; it holds none")
     return WordVectors(words, np.concatenate(parts))
 
 

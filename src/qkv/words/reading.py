@@ -44,7 +44,12 @@ def blocks(path: Path, binary: bool | None = None) -> Iterator[Block]:
     """
     try:
         with _opened(path) as stream:
-            yield from _distinct(_blocks(stream, binary))
+            count = 0
+            for block in _distinct(_blocks(stream, binary)):
+                count += len(block.words)
+                yield block
+            if count == 0:
+                raise ValueError("must hold at least one word; it holds none")
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: {error}") from error
 
