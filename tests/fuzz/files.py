@@ -8,6 +8,7 @@ crash, or a reading that takes more than it may, is a find.
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import json
 import resource
@@ -49,6 +50,8 @@ class _Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
+        atexit.register(self.close)
+
     @classmethod
     def shared(cls) -> _Worker:
         if cls._one is None:
@@ -76,7 +79,7 @@ class _Worker:
     def close(self) -> None:
         """End the process; the next reading starts another."""
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
         type(self)._one = None
 
 
