@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from qkv.jit.kernels import UnavailableError, warn_once
 from qkv.memory import readable
@@ -46,7 +45,6 @@ class Plan:
     rejected: dict[str, str]
     dense_bytes: int
     summary: str
-    run: Callable[[], Result] = field(repr=False, compare=False)
 
     def times(self, count: int) -> Plan:
         """The same for `count` such questions, one after the other."""
@@ -158,7 +156,6 @@ def explain(problem: Problem) -> Plan:
         rejected={name: rejected[name] for name in OPERATORS if name in rejected},
         dense_bytes=dense.bytes_needed(problem),
         summary=_summary(problem),
-        run=able[chosen].run,
     )
 
 

@@ -26,7 +26,7 @@ from qkv.tracing import takes_plain_formula
 
 
 def refusal(problem: Problem) -> str | None:
-    """Why the kernel that takes slices of keys cannot serve, as far as sizes and types tell."""
+    """Why slices of keys do not support a problem, as far as sizes and types tell."""
     if problem.mask is None or not problem.mask.per_query:
         return "all queries may see the same keys"
     if not may_be_dot(problem.similarity):

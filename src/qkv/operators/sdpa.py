@@ -40,7 +40,7 @@ RESHAPE = 9e-6
 
 
 def refusal(problem: Problem) -> str | None:
-    """Why PyTorch's kernel cannot serve, as far as sizes, types and masks tell."""
+    """Why PyTorch's kernel does not support a problem, as far as sizes, types and masks tell."""
     mask = problem.mask
     if not may_be_dot(problem.similarity):
         return f"{type(problem.similarity).__name__} is not a dot product"

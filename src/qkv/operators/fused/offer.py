@@ -24,7 +24,7 @@ from qkv.tracing import in_forward_mode, in_transform
 
 
 def refusal(problem: Problem) -> str | None:
-    """Why no fused kernel can serve, as far as sizes and types tell."""
+    """Why no fused kernel supports a problem, as far as sizes and types tell."""
     if not may_be_fused(problem.similarity):
         return f"{type(problem.similarity).__name__} has no fused kernel"
     if problem.query.device.type not in ("cpu", "meta"):

@@ -17,7 +17,7 @@ from qkv.tracing import can_read_values
 
 
 def refusal(problem: Problem) -> str | None:
-    """Why sorted keys cannot serve, as far as sizes, types and masks tell."""
+    """Why sorted keys do not support a problem, as far as sizes, types and masks tell."""
     form = problem.similarity.as_sorted(problem.key)
     if isinstance(form, str):
         return form

@@ -70,14 +70,14 @@ class ListVocabulary(Vocabulary):
             raise ValueError("pieces must be distinct, and none of " + ", ".join(SPECIALS))
 
     @classmethod
-    def learn(cls, sentences: Iterable[str], size: int, min_count: int = 1) -> ListVocabulary:
+    def learn(cls, sentences: Iterable[str], size: int) -> ListVocabulary:
         """The most frequent pieces, at most `size` with the special ones."""
         counts = Counter(piece for text in sentences for piece in cls.pieces_of(text))
         for special in SPECIALS:
             counts.pop(special, None)
         # Ties in alphabetical order, so that the same text always gives the same numbers.
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        kept = [piece for piece, count in ranked if count >= min_count]
+        kept = [piece for piece, _ in ranked]
         return cls(kept[: max(0, size - len(SPECIALS))])
 
     @staticmethod
