@@ -88,7 +88,7 @@ OPEN = {
         "ahead", "arguments", "builtins", "cache", "kernels", "scratch", "signature", "target",
         "threads",
     },
-    "mask": {"base", "positions"},
+    "mask": {"base"},
     "nn": {"encoder", "heads", "positions", "torch_masks"},
     "operators": {
         "banded", "base", "dense", "fused", "fused.additive", "fused.inputs", "lookup", "sdpa",

@@ -133,12 +133,15 @@ def explain(problem: Problem) -> Plan:
     seconds: dict[str, float] = {}
     rejected: dict[str, str] = {}
     for name, operator in OPERATORS.items():
-        offer = operator.ask(problem)
-        if isinstance(offer, str):  # what is refused may have no estimate, such as no pairs at all
-            rejected[name] = offer
+        refusal = operator.refusal(problem)
+        if refusal is not None:  # there may be nothing to estimate, such as no pairs at all
+            rejected[name] = refusal
             continue
-        estimate = operator.estimate(problem)
-        if isinstance(estimate, str):
+        estimate = operator.estimate(problem)  # first: an offer may compile a formula
+        offer = operator.offer(problem)
+        if isinstance(offer, str):
+            rejected[name] = offer
+        elif isinstance(estimate, str):
             rejected[name] = estimate
         else:
             able[name], seconds[name] = offer, estimate

@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from qkv.optional_dependencies import require
-from qkv.similarity import NAMED, Kernel
 from qkv.table import tile_scores
 from qkv.table.columns import (
     Kind,
@@ -332,14 +330,23 @@ def normalised(text: str) -> str:
 
 def log_kernel(name: str, squared: np.ndarray) -> np.ndarray:
     """Logarithms of weights from squared distances in bandwidths."""
-    if name == "euclidean":
-        return -squared
-    kernel = NAMED.get(name)
-    if not isinstance(kernel, Kernel):  # equal alone
-        return np.where(squared == 0.0, 0.0, -np.inf)
-    with torch.no_grad():
-        logs: np.ndarray = kernel.log_profile(torch.from_numpy(squared)).numpy()
-    return logs
+    # NumPy's, not torch's: in a forked child torch's threads would wait for each other for ever.
+    with np.errstate(divide="ignore"):
+        match name:
+            case "gaussian":
+                return -0.5 * squared
+            case "euclidean":
+                return -squared
+            case "laplacian":
+                return -np.sqrt(squared)  # type: ignore[no-any-return]
+            case "boxcar":
+                return np.where(squared <= 1.0, 0.0, -np.inf)
+            case "triangular":
+                return np.log(np.maximum(1.0 - np.sqrt(squared), 0.0))  # type: ignore[no-any-return]
+            case "epanechnikov":
+                return np.log(np.maximum(1.0 - squared, 0.0))
+            case _:
+                return np.where(squared == 0.0, 0.0, -np.inf)
 
 
 def _one_zero(array: pa.Array) -> pa.Array:
