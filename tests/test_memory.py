@@ -65,11 +65,10 @@ def test_masks_do_not_make_it_dense(mask: Any) -> None:
 @pytest.mark.parametrize(
     ("similarity", "batch"),
     [
-        ("equal", ()),
         (lambda query, key: query @ key.mT, ()),
         ("triangular", (2, 4)),
     ],
-    ids=["equal", "callable", "triangular of a batch"],
+    ids=["callable", "triangular of a batch"],
 )
 def test_streamed_is_linear_forwards_and_backwards(similarity: Any, batch: tuple[int, ...]) -> None:
     n = 8192 if not batch else 2048  # large enough for a dense computation to show

@@ -178,6 +178,7 @@ def test_points_are_dragged_added_and_deleted(open_page: Open) -> None:
     assert box is not None
     page.mouse.dblclick(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.75)
     expect(page.locator(".facts")).to_contain_text("of 21")
+    page.wait_for_timeout(200)  # until the new point is drawn, and can be taken hold of
     page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.75)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.2, steps=4)

@@ -186,12 +186,14 @@ def test_categories_agree_with_statsmodels(degree) -> None:
 def test_the_order_of_categories_is_searched_for_and_helps() -> None:
     table, y, order = _mixed(83)
     table["size"] = pd.Categorical(table["size"], order, ordered=True)
-    known = Regressor(categorical="auto").fit(table, y)
+    # At one bandwidth: what is searched for is how much neighbouring sizes share.
+    known = Regressor(categorical="auto", bandwidth=0.4).fit(table, y)
     assert [names.ordered for names in known.columns_.names] == [False, True]
     assert 0 <= known.smoothing_[1] < 0.5
-    apart = Regressor(categorical=["kind", "size"]).fit(table.astype({"size": str}), y)
+    apart = Regressor(categorical=["kind", "size"], bandwidth=0.4)
+    apart.fit(table.astype({"size": str}), y)
     assert known.loo_score() > apart.loo_score() - 0.01
-    fixed = Regressor(categorical="auto", smoothing=0.0).fit(table, y)
+    fixed = Regressor(categorical="auto", bandwidth=0.4, smoothing=0.0).fit(table, y)
     assert fixed.smoothing_.tolist() == [0.0, 0.0]
 
 

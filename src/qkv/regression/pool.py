@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 
 from qkv.jit.kernels import UnavailableError, warn_once
-from qkv.mask import ExceptSelf
 from qkv.operators.sorted.sorted_keys import SortedKeys, WeightedMean
 from qkv.partial import Partial
 from qkv.pooling import attend_partial
@@ -179,25 +178,18 @@ class LeaveOneOutPool:
         self.own = height(kernel) * np.minimum(examples.copies, 1.0)
         #: Whether the keys have an order, along which the others' sums need no difference.
         self.is_sorted = self._sorted_form(np.ones(1)) is not None
-        self._weighted: SortedKeys | None = None
+        self._sorted_keys: SortedKeys | None = None
 
     def without_itself(self, width: Width) -> tuple[WeightedMean, Array]:
         """What the others say to each example, and its share of the weight if it could speak."""
         form = self._sorted_form(width.bandwidth)
         if form is None or width.neighbors is not None:
             return self._by_difference(width)
-        if self.examples.weight is not None:
-            try:
-                said = self._of_weighted(form)
-            except UnavailableError as reason:
-                warn_once(str(reason))
-                return self._by_difference(width)
-        else:
-            key = torch.from_numpy(self.examples.keys.number)
-            value, kernel = torch.from_numpy(self.columns), at(self.kernel, width.bandwidth)
-            with torch.no_grad():
-                others = attend_partial(key, key, value, similarity=kernel, mask=ExceptSelf())
-            said = WeightedMean(others.answer.numpy(), others.log_total.numpy())
+        try:
+            said = self._along_the_order(form)
+        except UnavailableError as reason:
+            warn_once(str(reason))
+            return self._by_difference(width)
         return said, self.share(said.log_total, width)
 
     def _sorted_form(self, bandwidth: Array) -> SortedForm | None:
@@ -207,12 +199,13 @@ class LeaveOneOutPool:
         form = at(self.kernel, bandwidth).as_sorted(torch.from_numpy(keys.number))
         return form if isinstance(form, SortedForm) else None
 
-    def _of_weighted(self, form: SortedForm) -> WeightedMean:
-        """Where rows count several times, a mask would leave out all copies: one is left out."""
-        if self._weighted is None:
+    def _along_the_order(self, form: SortedForm) -> WeightedMean:
+        """What `attend` would say under ExceptSelf, of keys sorted once for all widths; where rows
+        count several times, a mask would leave out all copies, and here one is left out."""
+        if self._sorted_keys is None:
             key = np.ascontiguousarray(self.examples.keys.number[:, 0])
-            self._weighted = SortedKeys(key, self.columns, self.examples.weight)
-        return self._weighted.pool_others(form.kernel, form.bandwidth)
+            self._sorted_keys = SortedKeys(key, self.columns, self.examples.weight)
+        return self._sorted_keys.pool_others(form.kernel, form.bandwidth)
 
     def share(self, log_total: Array, width: Width) -> Array:
         """The share of each example beside others of such a total."""
