@@ -2,30 +2,5 @@
 
 from __future__ import annotations
 
-from qkv.visualization.plot import (
-    Fitted,
-    alignment,
-    band,
-    fits,
-    heads,
-    kernels,
-    matrix,
-    plan,
-    row,
-    save,
-    soft_lookup,
-)
-
-__all__ = [
-    "Fitted",
-    "alignment",
-    "band",
-    "fits",
-    "heads",
-    "kernels",
-    "matrix",
-    "plan",
-    "row",
-    "save",
-    "soft_lookup",
-]
+from qkv.visualization.plot import *  # noqa: F403
+from qkv.visualization.plot import __all__ as __all__
