@@ -95,7 +95,7 @@ OPEN = {
         "sorted", "sorted.bucket_sort", "sorted.operands", "sorted.polynomial",
         "sorted.sorted_keys", "streamed", "tiles", "topk",
     },
-    "similarity": {"adaptive", "base", "distance", "gated", "log_tempered", "prepared"},
+    "similarity": {"adaptive", "base", "distance", "dot", "gated", "log_tempered", "prepared"},
     "table": {
         "aggregation", "answers", "asking", "columns", "report", "samples", "similarity_spec",
         "sources", "sources.base", "where",

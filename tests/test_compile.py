@@ -127,9 +127,9 @@ def test_custom_operators_pass_torchs_own_checks() -> None:
     torch.library.opcheck(banded.banded, (query, key, value, start, start + 4, line, 0.5))
 
 
-@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("longest", [0, 4])
 @pytest.mark.parametrize("kind", SIMILARITIES)
-def test_fused_operators_pass_torchs_own_checks(kind: str, keep: bool) -> None:
+def test_fused_operators_pass_torchs_own_checks(kind: str, longest: int) -> None:
     query, key, value = (torch.randn(2, 7, 5, requires_grad=True) for _ in range(3))
     parameter = torch.rand(4 if kind == "gated" else 5, requires_grad=True)
     if kind == "gated":
@@ -137,7 +137,7 @@ def test_fused_operators_pass_torchs_own_checks(kind: str, keep: bool) -> None:
     bias, start = torch.randn(7, 7, requires_grad=True), torch.arange(7) - 2
     torch.library.opcheck(
         fused_ops.fused_forward,
-        (query, key, value, parameter, bias, start, start + 4, None, None, kind, 0.0, keep),
+        (query, key, value, parameter, bias, start, start + 4, None, None, kind, 0.0, longest),
     )
 
 

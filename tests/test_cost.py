@@ -34,7 +34,7 @@ def test_directions_and_shares_have_prices_of_their_own() -> None:
     forward, both = _posed(100, 100), _posed(100, 100, grad=True)
     assert cost.seconds(both, "dense") > cost.seconds(forward, "dense")
     assert cost.seconds(forward, "sdpa", share=0.5) < cost.seconds(forward, "sdpa")
-    assert cost.seconds(forward, "fused") == math.inf, "dot products have no fused kernel"
+    assert cost.seconds(forward, "sorted") == math.inf, "dot products cannot be sorted"
 
 
 def test_fewer_threads_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:

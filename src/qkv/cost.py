@@ -48,42 +48,47 @@ class Work(NamedTuple):
 
 #: Threads with which LINES were measured.
 THREADS = 2
+#: So much longer our own dot products take without AVX-512. PyTorch's, which they are up against,
+#: do not: a library multiplies matrices for them.
+NARROW_VECTORS = 1.4
 
 #: operator/family/direction, and mask/operator/direction. Those of dense, sdpa, fused, lookup and
 #: masks were fitted to times measured on two cores of an AMD EPYC with AVX-512 (`qkv bench
 #: crossover --costs`); the others are rough guesses that order operators which differ by much.
 LINES: dict[str, Line] = {
-    "dense/dot/forward": Line(4.5e-05, 1.9e-10, 9.6e-11, 9.2e-10, 1.1e-11, 8e-11),
-    "dense/dot/both ways": Line(0.00017, 1.3e-09, 4.5e-10, 4.1e-09),
-    "dense/additive/forward": Line(0.0001, 1.3e-09, 8.6e-10, 3.6e-09, 7.9e-10, 7.2e-11),
-    "dense/additive/both ways": Line(0.00033, 2.3e-08, 3e-09, 1.4e-08, 8.3e-10),
-    "dense/gated/forward": Line(0.00011, 7.4e-10, 2.5e-10, 1.6e-09, 6.5e-13, 1.7e-11),
-    "dense/gated/both ways": Line(0.00033, 2.1e-09, 1.2e-09, 5.4e-09, 2.7e-11),
-    "dense/distance/forward": Line(9e-05, 2.1e-10, 4.2e-11, 1.9e-09, 9.5e-11, 2.1e-10),
-    "dense/distance/both ways": Line(0.00034, 2.8e-09, 1e-09, 8.2e-09, 8.6e-11, 3.6e-11),
-    "dense/equal/forward": Line(0.00013, 7.3e-10, 2.8e-10, 1.7e-09, 1e-10),
-    "dense/equal/both ways": Line(0.00027, 1.7e-10, 5.7e-10, 2.8e-09, 1e-10),
-    "dense/steps/forward": Line(0.00011, 3.3e-10, 4.3e-11, 1.2e-09, 1.1e-10, 1.7e-10),
-    "dense/steps/both ways": Line(0.00028, 1.2e-09, 4.8e-10, 3.1e-09, 8e-11),
-    "dense/any/forward": Line(6.8e-05, 0, 1.5e-10, 3.8e-09, 1.2e-10, 2.7e-10),
-    "dense/any/both ways": Line(0.0002, 1.1e-08, 2.9e-10, 8e-09, 2.6e-10, 5.5e-10),
-    "sdpa/dot/forward": Line(4.8e-05, 6.3e-10, 1.1e-10, 1.1e-09, 7.3e-12),
-    "sdpa/dot/both ways": Line(0.00022, 1.8e-09, 8.6e-10, 5.1e-09),
-    "fused/additive/forward": Line(0.00011, 5e-10, 1e-09, 5.4e-10, 3.6e-11),
-    "fused/additive/both ways": Line(0.00046, 1.9e-08, 2.8e-09, 3.5e-09, 9.9e-11),
-    "fused/gated/forward": Line(0.00013, 1.2e-09, 3.8e-10, 8.2e-10, 1e-11),
-    "fused/gated/both ways": Line(0.00044, 2.4e-09, 1.8e-09, 2e-09, 7.9e-11),
-    "fused/distance/forward": Line(7.1e-05, 5.1e-10, 1.4e-10, 4.4e-10, 2.4e-11),
-    "fused/distance/both ways": Line(0.00029, 2e-09, 9.7e-10, 8.2e-10, 1.1e-10),
-    "fused/steps/forward": Line(7e-05, 4.3e-10, 9.4e-11, 8e-11, 3.9e-11),
-    "fused/steps/both ways": Line(0.00028, 1.6e-09, 1.4e-09, 1.3e-09, 3.5e-11),
+    "dense/dot/forward": Line(5.6e-05, 1.3e-10, 1.3e-10, 1e-09, 1.3e-11, 6.9e-11),
+    "dense/dot/both ways": Line(0.0002, 1.4e-09, 4.9e-10, 4.3e-09),
+    "dense/additive/forward": Line(0.00011, 4.1e-10, 1.2e-09, 4.1e-09, 9.3e-10),
+    "dense/additive/both ways": Line(0.00042, 5.6e-09, 3.2e-09, 1.5e-08, 1e-09),
+    "dense/gated/forward": Line(0.00012, 6e-10, 3.1e-10, 1.8e-09, 1.7e-12),
+    "dense/gated/both ways": Line(0.00038, 2.6e-09, 1.5e-09, 5.2e-09, 7e-11),
+    "dense/distance/forward": Line(9.8e-05, 5.7e-11, 6.8e-11, 2e-09, 1e-10, 1.3e-10),
+    "dense/distance/both ways": Line(0.00038, 5.7e-09, 1.1e-09, 9.1e-09, 7.5e-11, 7.5e-11),
+    "dense/equal/forward": Line(0.00015, 1e-09, 2.5e-10, 1.7e-09, 1.1e-10),
+    "dense/equal/both ways": Line(0.0003, 1.4e-10, 5.3e-10, 3e-09, 1e-10),
+    "dense/steps/forward": Line(0.00012, 0, 4.8e-11, 1.5e-09, 1.2e-10),
+    "dense/steps/both ways": Line(0.00031, 1.2e-09, 4.1e-10, 3.2e-09, 1e-10),
+    "dense/any/forward": Line(7.4e-05, 1.6e-09, 5.7e-11, 5.1e-09, 5.6e-11, 2.8e-10),
+    "dense/any/both ways": Line(0.00022, 1.1e-08, 4.7e-10, 1.1e-08, 1.6e-10, 8e-10),
+    "sdpa/dot/forward": Line(5.9e-05, 6.8e-10, 1.4e-10, 1.2e-09, 8.5e-12),
+    "sdpa/dot/both ways": Line(0.00027, 2e-09, 9.3e-10, 5.8e-09),
+    "fused/dot/forward": Line(6.2e-05, 5.1e-10, 4.5e-10, 3.3e-10, 1.4e-11),
+    "fused/dot/both ways": Line(0.0003, 2.7e-09, 9.3e-10, 9.8e-10, 7.2e-11),
+    "fused/additive/forward": Line(0.00012, 5.4e-10, 1.3e-09, 6.1e-10, 3.6e-11),
+    "fused/additive/both ways": Line(0.00051, 2.2e-08, 3.4e-09, 3.6e-09, 8.8e-11),
+    "fused/gated/forward": Line(0.00015, 4.2e-10, 5.5e-10, 8.4e-10, 1.6e-11),
+    "fused/gated/both ways": Line(0.00048, 3.7e-09, 2.7e-09, 1.9e-09, 8.5e-11),
+    "fused/distance/forward": Line(7.8e-05, 5.4e-10, 1.6e-10, 4.4e-10, 2.7e-11),
+    "fused/distance/both ways": Line(0.00033, 3.2e-09, 9.7e-10, 8.1e-10, 1.1e-10),
+    "fused/steps/forward": Line(7.5e-05, 4.4e-10, 1.2e-10, 6.9e-11, 4.3e-11),
+    "fused/steps/both ways": Line(0.00032, 6.5e-10, 1.7e-09, 1.2e-09, 4.7e-11),
     # What comes on top of these, whatever the similarity.
-    "mask/dense/forward": Line(3.6e-05, 0, 0, 5.9e-10),
-    "mask/dense/both ways": Line(0.0001, 0, 0, 6.2e-10),
-    "mask/sdpa/forward": Line(9.8e-05, 0, 0, 2.2e-10),
-    "mask/sdpa/both ways": Line(0.00021, 0, 0, 6.9e-10),
-    "mask/fused/forward": Line(6.1e-05, 0, 0, 1.1e-10),
-    "mask/fused/both ways": Line(0.00011, 0, 0, 1.9e-10),
+    "mask/dense/forward": Line(3.6e-05, 0, 0, 6.3e-10),
+    "mask/dense/both ways": Line(0.00011, 0, 0, 6.5e-10),
+    "mask/sdpa/forward": Line(0.00012, 0, 0, 2.3e-10),
+    "mask/sdpa/both ways": Line(0.00026, 0, 0, 8e-10),
+    "mask/fused/forward": Line(6e-05, 0, 0, 9.8e-11),
+    "mask/fused/both ways": Line(0.00015, 0, 0, 1.7e-10),
     "rank/any/forward": Line(30e-6, 0, 0, 60e-9),
     "rank/any/both ways": Line(30e-6, 0, 0, 60e-9),
     "dropout/any/forward": Line(60e-6, 0, 0, 8e-9),
@@ -94,8 +99,8 @@ LINES: dict[str, Line] = {
     "tile/any/both ways": Line(300e-6),
     "topk/any/forward": Line(150e-6, 2e-9, 1e-9, 12e-9, 0.02e-9),
     "topk/any/both ways": Line(500e-6, 6e-9, 2e-9, 12e-9, 0.02e-9),
-    "lookup/any/forward": Line(0.00033, 0, 1.8e-09, 2.3e-10, 3.2e-11),
-    "lookup/any/both ways": Line(0.00073, 0, 3.4e-09, 1.4e-10, 5.9e-12),
+    "lookup/any/forward": Line(0.00038, 0, 2.6e-09, 3.4e-10),
+    "lookup/any/both ways": Line(0.00083, 0, 3.6e-09, 2.5e-10),
     "sorted/any/forward": Line(150e-6, 0, 30e-9),
 }
 
@@ -110,13 +115,22 @@ def seconds(
     """The time of `operator` for a problem of which the `share` of pairs counts; inf: unknown."""
     direction = "both ways" if problem.needs_grad else "forward"
     name = f"{operator}/{problem.similarity.family if family is None else family}/{direction}"
-    lines, threads, now = LINES, THREADS, THREADS
+    lines, threads, now, narrow = LINES, THREADS, THREADS, True
     if not torch.compiler.is_compiling():  # a graph is to be the same on every machine
         (lines, threads), now = _lines(), torch.get_num_threads()
+        narrow = lines is LINES and not _has_wide_vectors()
     if name not in lines:
         return math.inf
-    amounts = work(problem, share, threads / now)
+    slower = threads / now
+    if narrow and name.startswith("fused/dot/"):
+        slower *= NARROW_VECTORS
+    amounts = work(problem, share, slower)
     return lines[name].seconds(amounts._replace(fresh=0.0) if reused else amounts)
+
+
+@cache
+def _has_wide_vectors() -> bool:
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def work(problem: Problem, share: float = 1.0, slower: float = 1.0) -> Work:

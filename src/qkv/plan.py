@@ -122,7 +122,7 @@ def _by_capability(problem: Problem) -> tuple[str, ...]:
     able = [name for name, operator in OPERATORS.items() if operator.refusal(problem) is None]
     if is_for_onnx():
         able = [name for name in able if name not in OWN_KERNELS]
-    if sdpa.is_plainly_causal(problem) and "banded" in able:
+    if problem.is_plainly_causal and "banded" in able:
         able.remove("banded")  # the kernel's own causal mode skips as much
     return tuple(able)
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from qkv.bias import BiasLike, PositionBias, Sum, as_bias
 from qkv.dropout import Dropout, draw
-from qkv.mask import Mask, MaskLike, Tile, as_mask
+from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
 from qkv.similarity import Similarity, SimilarityLike, as_similarity
-from qkv.tracing import is_eager
+from qkv.tracing import is_eager, surely_equal
 
 Array: TypeAlias = Tensor | npt.NDArray[np.floating[Any]]
 
@@ -95,6 +95,15 @@ class Problem(NamedTuple):
     def adds_to_scores(self) -> bool:
         """Whether a mask or a bias adds to the scores."""
         return self.bias is not None or self.position_bias is not None
+
+    @property
+    def is_plainly_causal(self) -> bool:
+        """Whether each query looks back as torch's kernels have it: aligned to the start."""
+        return (
+            isinstance(self.mask, Causal)
+            and surely_equal(self.n, self.m)
+            and self.position_bias is None
+        )
 
     @property
     def learns_positions(self) -> bool:

@@ -145,7 +145,7 @@ def _shares(problem: Problem) -> dict[str, float]:
     if problem.mask is None:
         return {}
     shares = {"dense": 1.0, "fused": fused.share(problem)}
-    return shares if sdpa.is_plainly_causal(problem) else shares | {"sdpa": sdpa.share(problem)}
+    return shares if problem.is_plainly_causal else shares | {"sdpa": sdpa.share(problem)}
 
 
 def measure() -> Iterator[Figure]:

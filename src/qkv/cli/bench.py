@@ -17,16 +17,13 @@ from qkv.cli.names import did_you_mean
 def bench(
     suite: Annotated[
         str,
-        typer.Argument(
-            help="What to measure: core, start, fused, formula, positions, regress, "
-            "table, layers, translate, explore, noregret, crossover or cluster."
-        ),
+        typer.Argument(help=f"What to measure: {', '.join(SUITES[:-1])} or {SUITES[-1]}."),
     ] = "core",
     json: Annotated[
         Path | None, typer.Option(help="Write the figures to this file as JSON, too.")
     ] = None,
     part: Annotated[
-        str | None, typer.Option(help="Measure only this part of formula or positions.")
+        str | None, typer.Option(help="Measure only this part of a suite that has parts.")
     ] = None,
     costs: Annotated[
         Path | None,

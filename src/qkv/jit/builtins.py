@@ -67,5 +67,10 @@ def noalias() -> None:
 
 
 @Builtin
+def in_lines(buffer: Any, width: Any) -> Any:
+    """The memory of a contiguous buffer (rows, …) as as many shorter lines, close together."""
+
+
+@Builtin
 def invoke(address: Any, arguments: Any) -> None:
     """Call the `callback` at an address with a tuple of numbers and contiguous arrays."""

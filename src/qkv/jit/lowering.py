@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array, populate_array
 
 from qkv.jit.function import IN_ORDER, RELAXED
 from qkv.jit.numba_target import jit
@@ -150,6 +151,20 @@ def noalias(typing_context: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+@intrinsic
+def in_lines(typing_context: Any, buffer: Any, width: Any) -> Any:
+    # Not `reshape`: Numba lets no function return an array that was not among its arguments.
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        whole = make_array(buffer)(context, builder, arguments[0])
+        lines = make_array(buffer)(context, builder)
+        shape = builder.extract_value(whole.shape, 0), arguments[1]
+        strides = builder.mul(arguments[1], whole.itemsize), whole.itemsize
+        populate_array(lines, whole.data, shape, strides, whole.itemsize, meminfo=None)
+        return lines._getvalue()
+
+    return buffer(buffer, types.intp), generate
 
 
 @intrinsic

@@ -183,6 +183,10 @@ class Mask:
         """About which share of all pairs it allows, as far as sizes tell."""
         return 1.0
 
+    def pieces(self) -> int:
+        """Into how many groups of queries it falls, of any sizes, that have no key in common."""
+        return 1
+
     def signature(self) -> Hashable | None:
         """All that :meth:`check` and the choice of an operator depend on; None: nobody knows."""
         return None

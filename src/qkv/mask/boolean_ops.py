@@ -106,6 +106,9 @@ class And(_Pair):
     def share(self, n: int, m: int) -> float:
         return min(self.left.share(n, m), self.right.share(n, m))
 
+    def pieces(self) -> int:
+        return max(self.left.pieces(), self.right.pieces())
+
     def bias(self) -> Tensor | None:
         left, right = self.left.bias(), self.right.bias()
         if left is None or right is None:

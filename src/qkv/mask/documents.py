@@ -69,9 +69,11 @@ class Documents(Mask):
     def _set(self, ids: Tensor, runs: Runs | None, key_ids: Tensor | None = None) -> None:
         self.ids, self._runs = ids, runs
         self.key_ids = ids if key_ids is None else key_ids
-        self._share = 1.0
+        self._share, self._pieces = 1.0, 1
         if runs is not None and can_read_values(ids) and ids.shape[-1] and self.key_ids.shape[-1]:
             self._share = runs.share(self.key_ids.shape[-1])
+            entries = ids.shape[:-1].numel()
+            self._pieces = 1 + round(int((ids.diff() != 0).sum()) / entries)
 
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
         *lead, tokens = self.ids.shape
@@ -135,11 +137,14 @@ class Documents(Mask):
     def share(self, n: int, m: int) -> float:
         return self._share
 
+    def pieces(self) -> int:
+        return self._pieces
+
     def signature(self) -> Hashable:
-        # Estimates depend on how much is kept, within a factor.
-        size = round(np.log2(max(self._share, 1e-9)))
+        # Estimates depend on how much is kept and how many there are, within a factor.
+        size, pieces = round(np.log2(max(self._share, 1e-9))), round(np.log2(self._pieces))
         sizes = self.ids.shape, self.key_ids.shape
-        return Documents, *sizes, self.ids.device, self._runs is None, size
+        return Documents, *sizes, self.ids.device, self._runs is None, size, pieces
 
     def __repr__(self) -> str:
         return f"Documents({self._share:.2%} of {tuple(self.ids.shape)})"

@@ -76,7 +76,8 @@ def estimate(problem: Problem) -> float:
     if problem.mask is None:
         return math.inf
     share = min(1.0, problem.mask.share(problem.n, problem.m) + BLOCK / max(1, problem.m))
-    calls = 2 + math.ceil(problem.n / BLOCK / MOST_BLOCKS)
+    calls = problem.mask.pieces() + math.ceil(problem.n / BLOCK / MOST_BLOCKS)
+    calls = 1 + calls * math.prod(problem.batch[:-1])  # heads go through the kernel together
     masks = 1 if problem.position_bias is None else 2  # with a bias each head has its own
     return (
         calls * cost.seconds(problem, "tile", "any")
@@ -117,6 +118,35 @@ def answer(problem: Problem, form: DotForm, runs: Runs, line: Tensor | None = No
     return out, log_total.reshape(*problem.batch, problem.n)
 
 
+class _Sum:
+    """Rows (h, n, d) of fresh memory that parts are added to; where none is, they become 0.
+
+    Parts come in ascending order as a rule, so most rows are written once and never read.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self.written = 0  # of the rows, from the first on
+
+    def add(self, first: int, part: Tensor) -> None:
+        stop = first + part.shape[1]
+        if first > self.written:
+            self._clear(first)
+        shared = max(0, min(self.written, stop) - first)
+        if shared:
+            self.rows[:, first : first + shared] += part[:, :shared]
+        if stop > self.written:
+            self.rows[:, first + shared : stop] = part[:, shared:]
+            self.written = stop
+
+    def finish(self) -> None:
+        self._clear(self.rows.shape[1])
+
+    def _clear(self, stop: int) -> None:
+        self.rows[:, self.written : stop] = 0
+        self.written = stop
+
+
 @torch.library.custom_op("qkv::banded", mutates_args=())
 def banded(
     query: Tensor,
@@ -131,7 +161,8 @@ def banded(
 
     `line` (b or 1, h, n + m − 1) is added to the scores, by distance.
     """
-    out = torch.zeros_like(query, memory_format=torch.contiguous_format)
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    answers = [_Sum(each) for each in out]
     log_total = query.new_full(query.shape[:-1], -torch.inf, dtype=_total_dtype(query))
     for entry, group in groups(key.shape[-2], start, stop, line, query):
         found, totals = flash(
@@ -143,10 +174,12 @@ def banded(
             scale,
             group.empty,
         )
-        group.of_queries(out[entry]).copy_(found)
+        answers[entry].add(group.first, found.flatten(1, 2))
         if group.empty is not None:  # the kernel gives an empty row the total exp(0)
             totals = totals.masked_fill(group.empty, -torch.inf)
         group.of_queries(log_total[entry].unsqueeze(-1)).copy_(totals.unsqueeze(-1))
+    for each in answers:
+        each.finish()
     return out, log_total
 
 
@@ -180,7 +213,8 @@ def banded_backward(
     """Gradients of query, key and value."""
     assert FLASH_BACKWARD is not None
     wide = _total_dtype(query)  # many blocks add to one key
-    grads = [torch.zeros(x.shape, dtype=wide) for x in (query, key, value)]
+    grads = [torch.empty(x.shape, dtype=wide) for x in (query, key, value)]
+    sums = [[_Sum(each) for each in grad] for grad in grads]
     for entry, group in groups(key.shape[-2], start, stop, line, query):
         totals = group.of_queries(log_total[entry].unsqueeze(-1)).squeeze(-1)
         if group.empty is not None:
@@ -197,11 +231,12 @@ def banded_backward(
             attn_mask=group.mask,
             scale=scale,
         )
-        group.of_queries(grads[0][entry]).copy_(for_query)
-        for total, parts in ((grads[1], for_key), (grads[2], for_value)):
+        sums[0][entry].add(group.first, for_query.flatten(1, 2))
+        for total, parts in ((sums[1][entry], for_key), (sums[2][entry], for_value)):
             for block in range(group.blocks):  # blocks share keys, so they add one by one
-                first = group.low + block * group.rows
-                total[entry, :, first : first + group.width] += parts[:, block]
+                total.add(group.low + block * group.rows, parts[:, block])
+    for total in (*sums[0], *sums[1], *sums[2]):
+        total.finish()
     dtype = query.dtype
     return grads[0].to(dtype), grads[1].to(dtype), grads[2].to(dtype)
 

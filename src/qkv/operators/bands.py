@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -59,41 +61,66 @@ def groups(
             yield entry, group
 
 
+class Segment(NamedTuple):
+    """Neighbouring queries that see keys which no others see."""
+
+    first: int  # the first query
+    rows: int
+    low: int  # the first key that any of them sees
+    high: int  # and the one behind the last
+    whole: bool  # whether each of them sees all of these keys
+
+
 def _groups_of(
     start: Tensor, stop: Tensor, line: Tensor | None, dtype: torch.dtype
 ) -> Iterator[Group]:
     """Groups of blocks from the runs (h, n) of one batch entry."""
-    edges = _edges(start, stop)
+    segments = _segments(start, stop)
     index = 0
-    while index + 1 < len(edges):
-        first, last = edges[index : index + 2]
-        rows, count = last - first, 1
+    while index < len(segments):
+        segment, count = segments[index], 1
+        first, rows = segment.first, segment.rows
         if rows > BLOCK:
-            yield from _groups_between(start, stop, line, first, last, dtype)
+            yield from _groups_between(start, stop, line, first, first + rows, dtype)
         else:  # sentences of one length that follow each other go through the kernel together
-            while count < MOST_BLOCKS and _moved_along(start, stop, edges, index + count):
+            while count < min(MOST_BLOCKS, len(segments) - index) and _moved_along(
+                start, stop, *segments[index + count - 1 : index + count + 1]
+            ):
                 count += 1
-            yield from _group(start, stop, line, first, rows, count, dtype)
+            if segment.whole and line is None:
+                yield Group(first, rows, count, segment.low, segment.high - segment.low, None, None)
+            else:
+                yield from _group(start, stop, line, first, rows, count, dtype)
         index += count
 
 
-def _edges(start: Tensor, stop: Tensor) -> list[int]:
-    """Where queries can be cut apart, 0 and n among them, because no key is seen on both sides."""
-    n = start.shape[-1]
-    seen = stop.amax(0).cummax(0).values[:-1]  # by the queries so far
-    cuts = (start.amin(0)[1:] >= seen).nonzero().flatten() + 1
-    return [0, *cuts.tolist(), n]
+def _segments(start: Tensor, stop: Tensor) -> list[Segment]:
+    """The queries, cut apart wherever no key is seen on both sides."""
+    earliest, latest = start.amin(0), stop.amax(0)
+    seen = latest.cummax(0).values[:-1]  # by the queries so far
+    cuts = (earliest[1:] >= seen).nonzero().flatten() + 1
+    edges = np.array([0, *cuts.tolist()])
+
+    def over_segments(reduce: np.ufunc, x: Tensor) -> npt.NDArray[np.int64]:
+        return reduce.reduceat(x.numpy(), edges)
+
+    low, high = over_segments(np.minimum, earliest), over_segments(np.maximum, latest)
+    whole = (over_segments(np.maximum, start.amax(0)) == low) & (low < high)
+    whole &= over_segments(np.minimum, stop.amin(0)) == high
+    rows = np.diff(edges, append=start.shape[-1])
+    columns = (x.tolist() for x in (edges, rows, low, high, whole))
+    return [Segment(*each) for each in zip(*columns, strict=True)]
 
 
-def _moved_along(start: Tensor, stop: Tensor, edges: list[int], index: int) -> bool:
-    """Whether the runs between two edges are those between the edges before, moved along."""
-    if index + 1 >= len(edges):
+def _moved_along(start: Tensor, stop: Tensor, before: Segment, here: Segment) -> bool:
+    """Whether the runs of a segment are those of the one before, moved along by its rows."""
+    rows = here.rows
+    if before.rows != rows or here.low != before.low + rows or here.high != before.high + rows:
         return False
-    before, first, last = edges[index - 1 : index + 2]
-    rows = last - first
-    return first - before == rows and all(
-        torch.equal(x[:, first:last], x[:, before:first] + rows) for x in (start, stop)
-    )
+    if before.whole and here.whole:
+        return True
+    own, other = (slice(each.first, each.first + rows) for each in (here, before))
+    return all(torch.equal(x[:, own], x[:, other] + rows) for x in (start, stop))
 
 
 def _groups_between(

@@ -32,7 +32,7 @@ from qkv.operators.tiles import TileFunction, in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity import Dot, DotForm, ScaledDot
 from qkv.similarity.base import may_be_dot
-from qkv.tracing import can_read_values, surely_equal, takes_plain_formula
+from qkv.tracing import can_read_values, takes_plain_formula
 
 #: Seconds to give tensors four axes, which the lines of `qkv.cost` hold: they are fitted to three.
 #: Measured at 16 tokens, forwards (AMD EPYC with AVX-512): 39 µs with three axes, 30 with four.
@@ -76,7 +76,7 @@ def offer(problem: Problem) -> Offer | str:
 
 def estimate(problem: Problem) -> float:
     """Seconds; the kernel's own causal mode skips keys by blocks of queries."""
-    causal, pairs = is_plainly_causal(problem), share(problem)
+    causal, pairs = problem.is_plainly_causal, share(problem)
     time = cost.seconds(problem, "sdpa", "dot", pairs)
     if len(problem.batch) == 2:
         time -= RESHAPE
@@ -92,7 +92,7 @@ def share(problem: Problem) -> float:
     """The share of pairs that the kernel visits."""
     if problem.position_bias is not None:
         return relative.share(problem) if relative.has_line(problem) else 1.0
-    if not is_plainly_causal(problem):
+    if not problem.is_plainly_causal:
         return 1.0
     # The kernel's own blocks of queries: each sees the keys up to its last query.
     block = 32 if problem.n < 192 else 64 if problem.n < 768 else 256
@@ -108,7 +108,7 @@ def _cost(problem: Problem) -> Cost:
         size = 4 * math.prod(problem.batch) * (problem.n + problem.m)
         return Cost(problem.flops, size, f"{reason}; the bias is one number for each distance")
     per_query = problem.mask is not None and problem.mask.per_query
-    if problem.position_bias is None and (not per_query or is_plainly_causal(problem)):
+    if problem.position_bias is None and (not per_query or problem.is_plainly_causal):
         return Cost(problem.flops, 0, reason)
     # Positions are whole numbers of 8 bytes, compared, and become numbers of the kernel's type.
     size = min(problem.pairs * 16, max(4 * TILE_BYTES, problem.m * 16))
@@ -176,7 +176,7 @@ def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: 
             return relative.attend_along(problem, line, query, key, value, attend)
     elif mask is None or (isinstance(mask, Causal) and n == 1):
         return _kernel(query, key, value, None, False, scale, total)
-    elif is_plainly_causal(problem):
+    elif problem.is_plainly_causal:
         return _kernel(query, key, value, None, True, scale, total)
     elif not mask.per_query:
         kernel_mask = _kernel_mask(problem, problem.tile(0, n), query.dtype)
@@ -191,15 +191,6 @@ def _masked(problem: Problem, query: Tensor, key: Tensor, value: Tensor, scale: 
     # A mask of all queries at once would be as large as the weights, so it is made in tiles.
     out, *log_total = in_tiles(rows, [query], [key, value], _rows_at_once(problem))
     return out, log_total[0].squeeze(-1) if total else None
-
-
-def is_plainly_causal(problem: Problem) -> bool:
-    """Whether the kernel's own causal mode serves; it is aligned to the start, not to the end."""
-    return (
-        isinstance(problem.mask, Causal)
-        and surely_equal(problem.n, problem.m)
-        and problem.position_bias is None
-    )
 
 
 def _rows_at_once(problem: Problem) -> int:

@@ -1,4 +1,4 @@
-"""The dot product and its relatives; all of them run on a fused dot-product kernel."""
+"""The dot product and its relatives; all of them run on fused dot-product kernels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ import math
 import torch
 from torch import Tensor, nn
 
-from qkv.similarity.base import DotForm, PreparedSize, Similarity, product, widen
+from qkv.similarity.base import DotForm, FusedForm, PreparedSize, Similarity, product, widen
 from qkv.similarity.positive_parameter import Positive
+
+
+def scaled_product(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
+    """What all of them come to."""
+    return (query @ key.mT) * scale
+
+
+def _as_fused(self: Dot | ScaledDot | Cosine | Bilinear, query: Tensor, key: Tensor) -> FusedForm:
+    form = self.as_dot(query, key)
+    query, key = widen(form.query), widen(form.key)
+    return FusedForm("dot", query, key, query.new_full((1,), form.scale))
 
 
 class Dot(Similarity):
@@ -24,6 +35,8 @@ class Dot(Similarity):
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query, key)
+
+    as_fused = _as_fused
 
     def tensors(self) -> tuple[Tensor, ...]:
         return ()
@@ -45,6 +58,8 @@ class ScaledDot(Similarity):
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query, key, self._scale(query))
+
+    as_fused = _as_fused
 
     def tensors(self) -> tuple[Tensor, ...]:
         return ()
@@ -83,6 +98,8 @@ class Cosine(Similarity):
             return DotForm(_unit(widen(query)), _unit(widen(key)), 1 / temperature)
         return DotForm(*self.prepare(query, key))
 
+    as_fused = _as_fused
+
     def tensors(self) -> tuple[Tensor, ...]:
         return self.temperature.tensors()
 
@@ -114,6 +131,8 @@ class Bilinear(Similarity):
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query @ self.weight, key)
+
+    as_fused = _as_fused
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.weight,)

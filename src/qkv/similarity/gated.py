@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.similarity.base import FusedForm, PreparedSize, Similarity, widen
-from qkv.similarity.dot import Dot, check_sizes
+from qkv.similarity.dot import Dot, check_sizes, scaled_product
 from qkv.tracing import is_eager
 
 
@@ -20,7 +20,7 @@ def gated(query: Tensor, key: Tensor, base: Callable[[Tensor, Tensor], Tensor]) 
 
 def gated_dot(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
     """The same where the base is a dot product."""
-    return gated(query, key, lambda query, key: (query @ key.mT) * scale)
+    return gated(query, key, lambda query, key: scaled_product(query, key, scale))
 
 
 class Gated(Similarity):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qkv.jit import device, kernel
-from qkv.jit.builtins import invoke, noinline
+from qkv.jit.builtins import in_lines, invoke, noinline
 from qkv.jit.signature import PerThread
 from qkv.operators.fused.forward import Outputs
 from qkv.operators.fused.gradients import (
@@ -30,7 +30,6 @@ from qkv.operators.fused.gradients import (
 from qkv.operators.fused.inputs import (
     KEY,
     QUERY,
-    ROWS,
     VALUE,
     Block,
     Dropout,
@@ -41,6 +40,11 @@ from qkv.operators.fused.inputs import (
 from qkv.operators.fused.masks import (
     any_mask,
     apply_mask,
+    lanes,
+    next_block,
+    next_tile,
+    runs_ascend,
+    seen_of_tile,
     span,
     zero_masked_lines,
     zero_masked_rows,
@@ -91,12 +95,46 @@ def backward(
             b = units.order[at]
             low, high = span(masks, b, 0, n, m)
             low, high = max(low, layer * units.piece), min(high, (layer + 1) * units.piece)
-            for j in range(low, high, width):
-                tile = Block(b, 0, 0, n, j, min(width, high - j))
+            ascending = runs_ascend(masks, b, 0, n, m)
+            while low < high:
+                tile = next_tile(masks, b, 0, n, low, min(low + width, high), ascending)
+                buffers = _narrowed(scratch, lanes(tile.width), functions, units)
                 _meet_tile(
                     tile, unit, units, functions, inputs, masks, dropout, outputs, upstream,
-                    gradients, scratch,
+                    gradients, buffers,
                 )  # fmt: skip
+                low += tile.width
+
+
+@device
+def _narrowed(scratch: Any, width: int, functions: Any, units: Any) -> Any:
+    """The buffers for a tile of so many lanes."""
+    key_rows, value_rows = functions.differentiate_rows, units.value_rows
+    chunk_key, total_key = scratch.chunk_key, scratch.total_key
+    chunk_value, total_value = scratch.chunk_value, scratch.total_value
+    return Scratch(
+        scratch.packed_query,
+        scratch.query_reach,
+        scratch.key_reach,
+        scratch.key_rows,
+        in_lines(scratch.key_columns, width),
+        in_lines(scratch.value_columns, width),
+        scratch.clean_key_rows,
+        in_lines(scratch.clean_key_columns, width),
+        scratch.clean_value,
+        in_lines(scratch.raw, width),
+        in_lines(scratch.logits, width),
+        in_lines(scratch.weights, width),
+        in_lines(scratch.slopes, width),
+        in_lines(scratch.bias_slopes, width),
+        scratch.block_query,
+        chunk_key[:width] if key_rows else in_lines(chunk_key, width),
+        chunk_value[:width] if value_rows else in_lines(chunk_value, width),
+        scratch.chunk_parameter,
+        total_key[:width] if key_rows else in_lines(total_key, width),
+        total_value[:width] if value_rows else in_lines(total_value, width),
+        scratch.total_bias,
+    )
 
 
 @device
@@ -127,7 +165,10 @@ def _meet_tile(
     scratch: Any,
 ) -> None:
     """Sum up what all queries contribute to the gradients of one tile of keys."""
-    b, j, width, n, m = tile.b, tile.j, tile.width, tile.rows, inputs.key.shape[1]
+    if tile.rows == 0:
+        return
+    b, j, width, m = tile.b, tile.j, tile.width, inputs.key.shape[1]
+    stop = tile.i + tile.rows
     key = inputs.key[inputs.entry[KEY, b], j : j + width]
     value = inputs.value[inputs.entry[VALUE, b], j : j + width]
     scored = outputs.kept.size > 0 or functions.score_rows
@@ -146,7 +187,7 @@ def _meet_tile(
     grad_value = gradients.value[gradients.entry[VALUE, b], j : j + width]
     key_rows, value_rows = functions.differentiate_rows, units.value_rows
     # What few queries contribute goes to its place at once.
-    few = n <= CHUNK
+    few = tile.rows <= CHUNK
     sums = Sums(
         grad_key if few and key_rows else scratch.chunk_key,
         grad_value if few and value_rows else scratch.chunk_value,
@@ -154,14 +195,11 @@ def _meet_tile(
     if not few:
         scratch.total_key[:] = 0
         scratch.total_value[:] = 0
-    for i0 in range(0, n, CHUNK):
-        i1 = min(i0 + CHUNK, n)
+    for i0 in range(tile.i, stop, CHUNK):
+        i1 = min(i0 + CHUNK, stop)
         _begin_chunk(few and key_rows, few and value_rows, scratch)
-        for i in range(i0, i1, ROWS):
-            last = min(i + ROWS, i1)
-            first_key, last_key = span(masks, b, i, last, m)
-            if first_key >= j + width or last_key <= j:
-                continue
+        i, last = next_block(masks, tile, i0, i1, m)
+        while i < last:
             query = inputs.query[inputs.entry[QUERY, b], i:last]
             _begin(functions, query, outputs.log_total[b, i:last], scratch)
             # A tile with NaN or inf: query by query, its masked keys set to 0.
@@ -177,6 +215,7 @@ def _meet_tile(
                     entry = gradients.entry[OF_BIAS, b]
                     _add_bias(block, unit % units.pieces, entry, gradients.bias, scratch)
             _add_query(b, i, last - i, unit % units.pieces, gradients, scratch)
+            i, last = next_block(masks, tile, last, i1, m)
         if not few:
             add_into(scratch.total_key, scratch.chunk_key)
             add_into(scratch.total_value, scratch.chunk_value)
@@ -275,8 +314,11 @@ def _meet_block(
     reach = scratch.query_reach[0] + scratch.key_reach[0]
     if outputs.kept.size > 0:
         for r in range(rows):
-            copy_into(outputs.kept[b, first + r, block.j : block.j + width], raw[r])
-            raw[r, width:] = 0
+            start, begin, end = seen_of_tile(masks, block, r, m)
+            line = outputs.kept[b, first + r, block.j + begin - start :]
+            raw[r, :begin] = 0
+            copy_into(line[: end - begin], raw[r, begin:])
+            raw[r, end:] = 0
     elif functions.score_rows:
         invoke(functions.scores, (query, tokens.key_rows, parameter, raw, rows, reach))
     else:

@@ -24,7 +24,7 @@ class Answered(NamedTuple):
     answer: Tensor  # (..., n, d_v)
     log_total: Tensor  # (..., n)
     normal: Tensor  # (..., n, 2): each query's maximum and inverse total
-    kept: Tensor | None  # (..., n, m): the scores, if they are kept
+    kept: Tensor | None  # (..., n, longest): the scores, if they are kept
 
 
 class WantedGradients(NamedTuple):
@@ -34,8 +34,9 @@ class WantedGradients(NamedTuple):
     bias: bool
 
 
-def forward(call: Call, keep: bool, differentiable: bool = False) -> Answered:
-    """The answer of one fused similarity; `keep`: with its scores."""
+def forward(call: Call, longest: int, differentiable: bool = False) -> Answered:
+    """The answer of one fused similarity, with its scores where `longest` is not 0: how many keys
+    a query sees at most."""
     launch, query = launch_of(call), call.query
     if differentiable and not launch.differentiable:
         # If there is no way back, now is the time to say so.
@@ -47,15 +48,14 @@ def forward(call: Call, keep: bool, differentiable: bool = False) -> Answered:
     log_total, normal = query.new_empty(lead), query.new_empty((*lead, 2))
     arrays = [*launch.arrays(call), answer, log_total, normal]
     kept = None
-    if keep:
-        # Pairs far outside the intervals are not even visited.
-        new = query.new_empty if call.start is None else query.new_zeros
-        kept = new((*launch.batch, launch.n, launch.m))
+    if longest:
+        kept = query.new_empty((*launch.batch, launch.n, longest))
         arrays.append(kept)
-    bound = launch.bound.get(("forward", keep))
+    bound = launch.bound.get(("forward", longest))
     if bound is None:
         outputs = Outputs(answer, log_total, normal, kept)
-        bound = launch.bound["forward", keep] = _bind_forward(launch, call, piece, pieces, outputs)
+        bound = _bind_forward(launch, call, piece, pieces, outputs)
+        launch.bound["forward", longest] = bound
     bound(arrays)
     if pieces > 1:
         answer, log_total, normal = _merged(answer, log_total, normal)
@@ -131,7 +131,8 @@ def backward(
     )
     layout = launch.layout
     cut = Units(layout.order, layout.group_start, piece, pieces, launch.value_rows)
-    key_of_call = ("backward", outputs.kept is None, grad_bias is None)
+    longest = 0 if outputs.kept is None else outputs.kept.shape[-1]
+    key_of_call = ("backward", longest, grad_bias is None)
     bound = launch.bound.get(key_of_call)
     if bound is None:
         bound = _bind_backward(launch, call, cut, outputs, upstream, gradients)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qkv.jit import device, kernel
-from qkv.jit.builtins import invoke, noinline
+from qkv.jit.builtins import in_lines, invoke, noinline
 from qkv.jit.signature import Double1, Double2, PerThread, Real1, Real2, Real3
 from qkv.operators.fused.inputs import (
     KEY,
@@ -30,6 +30,12 @@ from qkv.operators.fused.inputs import (
 from qkv.operators.fused.masks import (
     any_mask,
     apply_mask,
+    interval,
+    lanes,
+    next_block,
+    next_tile,
+    runs_ascend,
+    seen_of_tile,
     span,
     zero_masked_lines,
     zero_masked_rows,
@@ -59,7 +65,7 @@ class Outputs(NamedTuple):
     answer: Real3  # (batch, n, d_v)
     log_total: Real2  # (batch, n)
     normal: Real3  # (batch, n, 2): each query's maximum and the inverse of its total
-    kept: Real3  # (batch, n, m): the scores, or empty
+    kept: Real3  # (batch, n, longest): the scores of each query's run of keys, or empty
 
 
 class Cut(NamedTuple):
@@ -141,10 +147,39 @@ def forward(
         _begin(functions, inputs.query[inputs.entry[QUERY, b], i0:i1], scratch)
         low, high = span(masks, b, i0, i1, m)
         low, high = max(low, layer * cut.piece), min(high, (layer + 1) * cut.piece)
-        for j in range(low, high, width):
-            tile = Block(b, i0, 0, i1 - i0, j, min(width, high - j))
-            _meet_tile(tile, functions, inputs, masks, dropout, outputs.kept, scratch)
+        ascending = runs_ascend(masks, b, i0, i1, m)
+        while low < high:
+            tile = next_tile(masks, b, i0, i1, low, min(low + width, high), ascending)
+            buffers = _narrowed(scratch, lanes(tile.width), functions.score_rows)
+            _meet_tile(tile, functions, inputs, masks, dropout, outputs.kept, buffers)
+            low += tile.width
         _finish(entry, i0, i1 - i0, outputs, scratch)
+        if outputs.kept.size > 0:
+            _clear_beyond_runs(masks, b, i0, i1, m, outputs.kept)
+
+
+@device
+def _narrowed(scratch: Any, width: int, key_rows: Any) -> Any:
+    """The buffers for a tile of so many lanes."""
+    packed_key, clean_key = scratch.packed_key, scratch.clean_key
+    return Scratch(
+        scratch.packed_query,
+        packed_key if key_rows else in_lines(packed_key, width),
+        in_lines(scratch.value_lines, width),
+        clean_key if key_rows else in_lines(clean_key, width),
+        scratch.clean_value,
+        in_lines(scratch.raw, width),
+        in_lines(scratch.logits, width),
+        scratch.shift,
+        scratch.decay,
+        scratch.added,
+        scratch.tile_answer,
+        scratch.query_reach,
+        scratch.key_reach,
+        scratch.top,
+        scratch.total,
+        scratch.running,
+    )
 
 
 @device
@@ -175,7 +210,9 @@ def _meet_tile(
     tile: Any, functions: Any, inputs: Any, masks: Any, dropout: Any, kept: Any, scratch: Any
 ) -> None:
     """Take one tile of keys into the running answers of a chunk of queries, block by block."""
-    b, i0, j, width = tile.b, tile.i, tile.j, tile.width
+    if tile.rows == 0:
+        return
+    b, j, width = tile.b, tile.j, tile.width
     key = inputs.key[inputs.entry[KEY, b], j : j + width]
     value = inputs.value[inputs.entry[VALUE, b], j : j + width]
     _pack(functions, key, scratch)
@@ -186,12 +223,13 @@ def _meet_tile(
         transpose_into(value, scratch.value_lines)
     clean = not any_mask(masks) or (all_finite(key) and all_finite(value))
     m = inputs.key.shape[1]
-    for r in range(0, tile.rows, ROWS):
-        last = min(r + ROWS, tile.rows)
-        first_key, last_key = span(masks, b, i0 + r, i0 + last, m)
-        if first_key >= j + width or last_key <= j:
-            continue
-        reach = scratch.query_reach[r // ROWS] + scratch.key_reach[0]
+    i0 = tile.i - tile.row  # the first query of the chunk
+    r, last = next_block(masks, tile, tile.i, tile.i + tile.rows, m)
+    while r < last:
+        r, last = r - i0, last - i0
+        # The block may stretch over two of those that the queries were packed in.
+        reach = max(scratch.query_reach[r // ROWS], scratch.query_reach[(last - 1) // ROWS])
+        reach += scratch.key_reach[0]
         # A tile with NaN or inf is taken query by query, its masked keys set to 0.
         step = last - r if clean else 1
         for s in range(r, last, step):
@@ -204,6 +242,7 @@ def _meet_tile(
                 block, functions, inputs.parameter, masks, dropout, tile_key, tile_value, reach, m,
                 kept, scratch,
             )  # fmt: skip
+        r, last = next_block(masks, tile, i0 + last, tile.i + tile.rows, m)
 
 
 @device
@@ -243,7 +282,8 @@ def _meet_block(
     invoke(functions.scores, (query, key, parameter, raw, rows, reach))
     if kept.size > 0:
         for r in range(rows):
-            copy_into(raw[r, :width], kept[block.b, block.i + r, block.j :])
+            start, first, last = seen_of_tile(masks, block, r, m)
+            copy_into(raw[r, first:last], kept[block.b, block.i + r, block.j + first - start :])
     logits = scratch.logits if functions.proportional else raw
     if functions.proportional:
         proportional_logits(raw, rows, logits)
@@ -303,3 +343,11 @@ def _finish(b: int, i0: int, rows: int, outputs: Any, scratch: Any) -> None:
             normal[b, i0 + r, 1] = real(1 / total)
             for c in range(answer.shape[2]):
                 answer[b, i0 + r, c] = real(scratch.running[r, c] / total)
+
+
+@device
+def _clear_beyond_runs(masks: Any, b: int, i0: int, i1: int, m: int, kept: Any) -> None:
+    """Runs may be shorter than the longest: nobody reads what is kept beyond, but it is given."""
+    for i in range(i0, i1):
+        first, last = interval(masks, b, i, m)
+        kept[b, i, max(last - first, 0) :] = 0

@@ -8,7 +8,9 @@ import numpy as np
 
 from qkv.jit import device
 from qkv.jit.builtins import noinline
-from qkv.operators.fused.inputs import ALLOWED, BIAS, INTERVAL
+from qkv.operators.fused.inputs import ALLOWED, BIAS, INTERVAL, LANES, ROWS, Block
+
+SHORTEST = 32  # keys in a tile, at least, unless there are no more: each has costs of its own
 
 
 @device
@@ -39,6 +41,105 @@ def span(masks: Any, b: int, i0: int, i1: int, m: int) -> Any:
 
 
 @device
+def next_block(masks: Any, tile: Any, i: int, stop: int, m: int) -> Any:
+    """The next block of the queries i to stop, whose first and last see keys of the tile.
+
+    Where none does, it is empty, and at `stop`.
+    """
+    if masks.start.size == 0:
+        return i, min(i + ROWS, stop)
+    while i < stop and not _sees(masks, tile, i, m):
+        i += 1
+    last = min(i + ROWS, stop)
+    while last > i and not _sees(masks, tile, last - 1, m):
+        last -= 1
+    return i, last
+
+
+@device
+def _sees(masks: Any, tile: Any, i: int, m: int) -> Any:
+    first, last = interval(masks, tile.b, i, m)
+    return first < last and first < tile.j + tile.width and last > tile.j
+
+
+@device
+def seen_of_tile(masks: Any, block: Any, r: int, m: int) -> Any:
+    """Of a block's query r: the first key of its run, and the part of the tile that is in it."""
+    start, stop = interval(masks, block.b, block.i + r, m)
+    first = min(max(start - block.j, 0), block.width)
+    return start, first, min(max(stop - block.j, first), block.width)
+
+
+@device
+def runs_ascend(masks: Any, b: int, i0: int, i1: int, m: int) -> Any:
+    """Whether neither the first nor the last key that the queries i0 to i1 see ever steps back."""
+    if masks.start.size == 0 or masks.start.shape[1] == 1:
+        return False  # they all see the same keys: there is nothing to search for
+    first, last = 0, 0
+    for i in range(i0, i1):
+        start, stop = interval(masks, b, i, m)
+        if start < first or stop < last:
+            return False
+        first, last = start, stop
+    return True
+
+
+@device
+def queries_of(masks: Any, b: int, i0: int, i1: int, j: int, end: int) -> Any:
+    """Of queries whose runs ascend those that may see the keys j to end: the first, and the one
+    behind the last."""
+    low, high = i0, i1
+    while low < high:
+        middle = (low + high) // 2
+        if interval(masks, b, middle, end)[1] > j:
+            high = middle
+        else:
+            low = middle + 1
+    first, high = low, i1
+    while low < high:
+        middle = (low + high) // 2
+        if interval(masks, b, middle, end)[0] >= end:
+            high = middle
+        else:
+            low = middle + 1
+    return first, low
+
+
+@device
+def tile_end(masks: Any, b: int, i0: int, i1: int, j: int, limit: int) -> Any:
+    """Where a tile that begins at key j ends, at most at `limit`; runs of the queries i0 to i1
+    ascend.
+
+    Of documents one after the other, each query sees its own alone: a tile had better end with a
+    document than hold parts of several.
+    """
+    for i in range(i0, i1 - 1):
+        seen = interval(masks, b, i, limit)[1]
+        if seen >= limit:
+            break
+        if seen >= j + SHORTEST and interval(masks, b, i + 1, limit)[0] >= seen:
+            return seen
+    return limit
+
+
+@device
+def next_tile(masks: Any, b: int, i0: int, i1: int, j: int, limit: int, ascending: Any) -> Any:
+    """The tile from key j on, at most to `limit`, and those of the queries i0 to i1 to meet it."""
+    if not ascending:
+        return Block(b, i0, 0, i1 - i0, j, limit - j)
+    first, last = queries_of(masks, b, i0, i1, j, limit)
+    end = tile_end(masks, b, first, last, j, limit)
+    first, last = queries_of(masks, b, first, last, j, end)
+    return Block(b, first, first - i0, last - first, j, end - j)
+
+
+@device
+def lanes(width: int) -> Any:
+    """The lanes that so many keys take, in whole vectors."""
+    return (width + LANES - 1) // LANES * LANES
+
+
+@device
 def apply_mask(masks: Any, block: Any, r: int, m: int, line: Any) -> None:
     """Add the bias to the logits of a block's query r; -inf where it may not look."""
     noinline()
@@ -46,9 +147,7 @@ def apply_mask(masks: Any, block: Any, r: int, m: int, line: Any) -> None:
     if not any_mask(masks) and width == line.size:
         return
     masked = line.dtype.type(-np.inf)
-    first, last = interval(masks, b, i, m)
-    first = min(max(first - j0, 0), width)
-    last = min(max(last - j0, first), width)
+    _, first, last = seen_of_tile(masks, block, r, m)
     if masks.bias.size > 0:
         added = masks.bias[masks.entry[BIAS, b], i if masks.bias.shape[1] > 1 else 0]
         if added.size == 1:

@@ -11,6 +11,7 @@ from qkv.formula import PROGRAMS
 from qkv.formula.forms import was_traced
 from qkv.mask import Parts, Runs
 from qkv.memory import TILE_BYTES, readable
+from qkv.operators import sdpa
 from qkv.operators.aten_flash import four_axes
 from qkv.operators.base import Cost, Offer, Result
 from qkv.operators.fused import ops
@@ -79,11 +80,16 @@ FOLLOW = 150e-6
 
 def estimate(problem: Problem) -> float | str:
     """The seconds it would take; pairs that masks by position leave out are not visited."""
+    family = problem.similarity.family
+    plain = problem.mask is None or problem.is_plainly_causal
+    if family == "dot" and plain and sdpa.refusal(problem) is None:
+        return "PyTorch's own kernel serves plain dot products, on every processor alike"
     pairs, more = share(problem), 0.0
     if problem.mask is not None:
         more = cost.seconds(problem, "mask", "fused", pairs)
-    family = problem.similarity.family
-    if family in ("additive", "gated", "distance", "steps"):
+    if problem.position_bias is not None:  # made for all keys, a tile of queries at a time
+        more += cost.seconds(problem, "mask", "dense")
+    if family in ("dot", "additive", "gated", "distance", "steps"):
         return more + cost.seconds(problem, "fused", family, pairs)
     if problem.pairs * problem.dim < FEW_FEATURES and not was_traced(problem.similarity.formula):
         return (

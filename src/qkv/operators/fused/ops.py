@@ -29,7 +29,7 @@ _TYPES: dict[Any, str] = {Tensor: "Tensor", Tensor | None: "Tensor?", str: "str"
 _CALL = ", ".join(f"{_TYPES[of]} {name}" for name, of in get_type_hints(Call).items())
 _GIVEN = "Tensor answer, Tensor log_total, Tensor normal, Tensor kept"
 torch.library.define(
-    "qkv::fused_forward", f"({_CALL}, bool keep) -> (Tensor, Tensor, Tensor, Tensor)"
+    "qkv::fused_forward", f"({_CALL}, SymInt longest) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 torch.library.define(
     "qkv::fused_backward",
@@ -39,18 +39,18 @@ torch.library.define(
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *of_call, keep = arguments
-    answer, log_total, normal, kept = execute.forward(Call(*of_call), keep)
+    *of_call, longest = arguments
+    answer, log_total, normal, kept = execute.forward(Call(*of_call), longest)
     return answer, log_total, normal, answer.new_empty(0, 0) if kept is None else kept
 
 
 def _forward_fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *of_call, keep = arguments
+    *of_call, longest = arguments
     query, key, value, *_ = of_call
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     shape = (*batch, query.shape[-2])
     totals = query.new_empty(shape), query.new_empty((*shape, 2))
-    kept = query.new_empty((*shape, key.shape[-2]) if keep else (0, 0))
+    kept = query.new_empty((*shape, longest) if longest else (0, 0))
     return query.new_empty((*shape, value.shape[-1])), *totals, kept
 
 
@@ -135,7 +135,7 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
         call = Call(*arguments[:-1])
-        answered = execute.forward(call, keep=arguments[-1], differentiable=True)
+        answered = execute.forward(call, arguments[-1], differentiable=True)
         ctx.save_for_backward(*call[:TENSORS], *answered)
         ctx.kind, ctx.rate = call.kind, call.rate
         ctx.set_materialize_grads(False)
@@ -221,23 +221,31 @@ def attend(call: Call) -> tuple[Tensor, Tensor]:
     differentiable = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in wanted
     )
-    keep = differentiable and _worth_keeping(call)
+    longest = _worth_keeping(call) if differentiable else 0
     if not _eager(call.query):
-        answer, log_total, _, _ = fused_forward(*call, keep)
+        answer, log_total, _, _ = fused_forward(*call, longest)
     elif differentiable:
-        answer, log_total = _Eager.apply(*call, keep)  # type: ignore[no-untyped-call]
+        answer, log_total = _Eager.apply(*call, longest)  # type: ignore[no-untyped-call]
     else:
-        answer, log_total, _, _ = execute.forward(call, keep)
+        answer, log_total, _, _ = execute.forward(call, longest)
     return answer, log_total
 
 
-def _worth_keeping(call: Call) -> bool:
-    """Whether the scores take little more memory than the tensors, so that memory stays linear."""
+def _worth_keeping(call: Call) -> int:
+    """How many scores of each query to keep, those of its run; 0: none.
+
+    They take little more memory than the tensors, so that memory stays linear.
+    """
     if functions_of(call.kind).kept_scores is not None:
-        return False  # they alone would not do
+        return 0  # they alone would not do
     query, key, value = call[:3]
     n, m = query.shape[-2], key.shape[-2]
     if not sizes_are_known(n, m):
-        return False
+        return 0
     own = n * (query.shape[-1] + value.shape[-1]) + m * (key.shape[-1] + value.shape[-1])
-    return bool(n * m <= KEPT * own)
+    if n * m <= KEPT * own:
+        return m
+    if call.start is None or call.stop is None or not can_read_values(call.start, call.stop):
+        return 0
+    longest = int((call.stop.clamp(max=m) - call.start.clamp(min=0)).max())
+    return longest if 0 < n * longest <= KEPT * own else 0

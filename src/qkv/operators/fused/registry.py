@@ -19,6 +19,7 @@ from qkv.jit.kernels import FUNCTIONS
 from qkv.operators.fused import additive
 from qkv.similarity import NAMED, Kernel
 from qkv.similarity.distance import by_differences, scaled_squares
+from qkv.similarity.dot import scaled_product
 from qkv.similarity.gated import gated_dot
 
 #: From so many columns on the vector lanes run along them where keys are rows.
@@ -112,6 +113,7 @@ def _of_distance(kernel: Kernel, learned: bool) -> Program:
 KERNELS = {name: each for name, each in NAMED.items() if isinstance(each, Kernel)}
 #: The programs of similarities that are derived from their formulas.
 BUILT_IN: dict[str, Callable[[], Program]] = {
+    "dot": cache(partial(program_of, scaled_product, torch.ones(()))),
     "gated": cache(partial(program_of, gated_dot, torch.ones(()))),
     "euclidean": cache(partial(program_of, lambda query, key: -by_differences(query, key))),
     **{name: cache(partial(_of_distance, kernel, False)) for name, kernel in KERNELS.items()},
