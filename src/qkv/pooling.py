@@ -135,6 +135,10 @@ def _answer(problem: Problem, operator: str | None) -> Result:
     problem = problem.simplified()
     if problem.mask is None:
         return plan.answer(problem, operator)
+    if operator is None:
+        leakproof = plan.leakproof_answer(problem)
+        if leakproof is not None:
+            return leakproof
     if not problem.needs_grad and can_read_values(problem.query):
         # NaN that leaked would show in an answer, and answers are fewer than keys.
         result = plan.answer(problem, operator)

@@ -33,6 +33,8 @@ class Operator(NamedTuple):
     #: Seconds that it would take, were it able to serve, or one clause saying why it is never
     #: preferred for this problem.
     estimate: Callable[[Problem], float | str]
+    #: Whether NaN and inf in masked keys and values reach neither answers nor gradients.
+    is_leakproof: bool = False
 
     def ask(self, problem: Problem) -> Offer | str:
         """How it would answer a problem, or why it cannot."""

@@ -45,6 +45,7 @@ from qkv.operators.fused.masks import (
     next_tile,
     runs_ascend,
     seen_of_tile,
+    sees_whole,
     span,
     zero_masked_lines,
     zero_masked_rows,
@@ -181,7 +182,7 @@ def _meet_tile(
         value,
         scratch.value_columns[: 0 if functions.score_rows else value.shape[1]],
     )
-    clean = not any_mask(masks) or (all_finite(key) and all_finite(value))
+    clean = sees_whole(masks, tile, inputs.key.shape[1]) or (all_finite(key) and all_finite(value))
     scratch.total_bias[:] = 0
     grad_key = gradients.key[gradients.entry[KEY, b], j : j + width]
     grad_value = gradients.value[gradients.entry[VALUE, b], j : j + width]

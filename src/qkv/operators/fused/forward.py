@@ -36,6 +36,7 @@ from qkv.operators.fused.masks import (
     next_tile,
     runs_ascend,
     seen_of_tile,
+    sees_whole,
     span,
     zero_masked_lines,
     zero_masked_rows,
@@ -221,7 +222,7 @@ def _meet_tile(
     packed_key = key if as_it_is else scratch.packed_key[:rows]
     if value.shape[1] < NARROW:
         transpose_into(value, scratch.value_lines)
-    clean = not any_mask(masks) or (all_finite(key) and all_finite(value))
+    clean = sees_whole(masks, tile, inputs.key.shape[1]) or (all_finite(key) and all_finite(value))
     m = inputs.key.shape[1]
     i0 = tile.i - tile.row  # the first query of the chunk
     r, last = next_block(masks, tile, tile.i, tile.i + tile.rows, m)

@@ -57,6 +57,21 @@ def next_block(masks: Any, tile: Any, i: int, stop: int, m: int) -> Any:
 
 
 @device
+def sees_whole(masks: Any, tile: Any, m: int) -> Any:
+    """Whether each query of a tile sees all its keys, so that there is nothing to hide."""
+    if masks.allowed.size + masks.bias.size > 0:
+        return False
+    if masks.start.size == 0:
+        return True
+    rows = tile.rows if masks.start.shape[1] > 1 else 1
+    for i in range(tile.i, tile.i + rows):
+        first, last = interval(masks, tile.b, i, m)
+        if first > tile.j or last < tile.j + tile.width:
+            return False
+    return True
+
+
+@device
 def _sees(masks: Any, tile: Any, i: int, m: int) -> Any:
     first, last = interval(masks, tile.b, i, m)
     return first < last and first < tile.j + tile.width and last > tile.j
