@@ -47,6 +47,10 @@ _CHANGES = {
 }  # fmt: skip
 
 
+#: What can make scores or weights where none are known yet.
+_BEGINNINGS = {*_PRODUCTS, *_SOFTMAX, "einsum", "baddbmm"}
+
+
 class Scores(NamedTuple):
     """Where a tensor of scores came from."""
 
@@ -73,6 +77,13 @@ class EagerPatterns:
         self._derived: Any = WeakIdKeyDictionary()
         self._totals: Any = WeakIdKeyDictionary()  # of a sum over keys: what was summed up
         self._weights: Any = WeakIdKeyDictionary()  # what a softmax gave: its products are answers
+
+    def concerns(self, function: Callable[..., Any]) -> bool:
+        """Whether there is anything to follow: most functions of a model have to do with none."""
+        return (
+            bool(self._known or self._derived or self._weights)
+            or getattr(function, "__name__", "") in _BEGINNINGS
+        )
 
     def follow(
         self,

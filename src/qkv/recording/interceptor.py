@@ -63,8 +63,12 @@ class Interceptor(TorchFunctionMode):
             return self._torch_layer(*args, **kwargs)
         if is_flex_attention(func):
             asked: CallArguments | None = CallArguments(*read_flex(*args, **kwargs))
+        elif func in _READERS:
+            asked = _READERS[func](*args, **kwargs)
+        elif not self._written_out.concerns(func):
+            return func(*args, **kwargs)
         else:
-            asked = _READERS[func](*args, **kwargs) if func in _READERS else None
+            asked = None
         if asked is None:
             asked = self._written(func, args, kwargs)
         result = func(*args, **kwargs)
