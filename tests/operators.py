@@ -44,11 +44,12 @@ KERNELS = {
 
 
 def _fused(case: Case, mask: MaskCase) -> bool:
-    """No fused kernel for dot products and look-ups; no mask that ranks or is two runs at once."""
+    """No fused kernel for look-ups; no mask that ranks or is two runs at once."""
     kind = case.name.split("-")[0]
     if mask.top is not None or mask.name in {"window-or-blocks", "except-self"}:
         return False
-    return kind in {"additive", "gated", "euclidean", "callable", "formula", *KERNELS}
+    derived = {"additive", "gated", "euclidean", "callable", "formula", *KERNELS}
+    return kind in derived or case.name in DOT_PRODUCTS
 
 
 def _lookup(case: Case, mask: MaskCase) -> bool:

@@ -17,6 +17,7 @@ from qkv.operators import banded, sdpa, streamed, topk
 CAUSAL = next(case for case in MASKS if case.name == "causal")
 SCALED_DOT = next(case for case in SIMILARITIES if case.name == "scaled_dot")
 FLOATING = next(case for case in MASKS if case.name == "floating")
+FEW_MASKS = [case for case in MASKS if case.name in ("none", "causal", "boolean", "floating")]
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +54,8 @@ def test_answer_and_total_equal_the_oracle(operator: str, case: Case, mask_case:
     options = {"similarity": similarity, "mask": mask}
     found = qkv.attend(query, key, value, operator=operator, **options)
     torch.testing.assert_close(found, answer, rtol=1e-11, atol=1e-12)
+    if operator != "dense":
+        return  # what follows is asked without naming one
     partial = qkv.attend_partial(query, key, value, **options)
     torch.testing.assert_close(partial.log_total, totals, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(partial.answer, answer, rtol=1e-11, atol=1e-12)
@@ -62,7 +65,21 @@ def test_answer_and_total_equal_the_oracle(operator: str, case: Case, mask_case:
     torch.testing.assert_close(some, weights[:, 1:4], rtol=1e-11, atol=1e-12)
 
 
-@every_combination
+#: What they allow does not depend on how queries and keys are aligned.
+UNALIGNED = {
+    "none",
+    "lengths",
+    "top",
+    "top-floating",
+    "floating",
+    "boolean",
+    "boolean-per-key",
+    "boolean-per-batch",
+}
+ALIGNED = [case for case in MASKS if case.name not in UNALIGNED]
+
+
+@pytest.mark.parametrize(("operator", "case", "mask_case"), list(combinations(ALIGNED)))
 def test_more_queries_than_keys_are_aligned_to_the_end(
     operator: str, case: Case, mask_case: MaskCase
 ) -> None:
@@ -132,7 +149,7 @@ def test_nan_in_an_attended_key_shows(operator: str, case: Case) -> None:
     assert answer[0].isfinite().all(), "batch entries are independent"
 
 
-@every_combination
+@pytest.mark.parametrize(("operator", "case", "mask_case"), list(combinations(FEW_MASKS)))
 def test_weights_form_a_convex_combination(operator: str, case: Case, mask_case: MaskCase) -> None:
     """With the unit vectors as values, the answer is the weights."""
     similarity, mask = case.build(), mask_case.make(N, M)
@@ -215,9 +232,6 @@ def test_sizes_of_nothing_and_one(
     assert qkv.weights(query, key, similarity=similarity, mask=mask).shape == (*batch, n, m)
     totals = qkv.attend_partial(query, key, value, similarity=similarity, mask=mask).log_total
     assert totals.shape == (*batch, n)
-
-
-FEW_MASKS = [case for case in MASKS if case.name in ("none", "causal", "boolean", "floating")]
 
 
 @pytest.mark.parametrize(("operator", "case", "mask_case"), list(combinations(FEW_MASKS)))

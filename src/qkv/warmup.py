@@ -49,6 +49,8 @@ def prebuild() -> Iterator[CompileProgress]:
 
 def _progress(batches: Iterable[list[tuple[str, str]]], total: int) -> Iterator[CompileProgress]:
     done, last = 0, ""
+    if total:
+        yield CompileProgress(done, total, last)  # others are started, which takes a while
     for batch in batches:
         done += len(batch)
         last = " ".join(batch[-1]) if batch else last

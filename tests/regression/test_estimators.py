@@ -19,11 +19,9 @@ from qkv.regression import Nearest
 
 ESTIMATORS = [
     qkv.NadarayaWatsonRegressor(),
-    qkv.NadarayaWatsonRegressor(bandwidth="scott", degree=1),
+    qkv.NadarayaWatsonRegressor(qkv.Laplacian(), "scott", degree=1),
     qkv.NadarayaWatsonRegressor("epanechnikov", Nearest(5), empty="nearest"),
-    qkv.NadarayaWatsonRegressor(qkv.Laplacian(), "silverman"),
     qkv.NadarayaWatsonClassifier(),
-    qkv.NadarayaWatsonClassifier("tricube", 2.0, empty="nearest"),
 ]
 
 

@@ -21,9 +21,11 @@ _SECONDS = 2.0  # between two lines where there is no terminal
 @app.command(short_help="Compile all kernels ahead.")
 def warmup() -> None:
     """Compile all kernels ahead, so that no first call has to wait."""
+    console, start = Console(), time.perf_counter()
+    if not console.is_terminal:
+        console.print("looking for kernels to compile")  # imports take a while already
     from qkv.warmup import warmup as compile_kernels
 
-    console, start = Console(), time.perf_counter()
     total = 0
     if console.is_terminal:
         columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -56,10 +56,11 @@ def record(
         heads: which heads `weights` gives where it is not told.
     """
     _check(layers)
-    recording = _Recording(rows, layers, heads, watched=model is not None)
+    recording = _Recording(rows, layers, heads, model)
     with ExitStack() as undo:
-        for name, module in model.named_modules() if model is not None else ():
-            recording.watch(name, module, undo)
+        for module in model.modules() if model is not None else ():
+            if _ATTENTION.search(type(module).__name__):
+                recording.watch(module, undo)
         if _COMPILERS & sys.modules.keys():  # else nothing was compiled, and it is slow to load
             # Code that is already compiled shows none of its steps.
             undo.enter_context(torch.compiler.set_stance("force_eager"))
@@ -83,44 +84,58 @@ class _Recording:
     """What was asked so far, and where in the model we are."""
 
     def __init__(
-        self, rows: Pick | None, layers: Layers | None, heads: Pick | None, watched: bool
+        self, rows: Pick | None, layers: Layers | None, heads: Pick | None, model: nn.Module | None
     ) -> None:
         self.calls = Calls()
         self._rows, self._layers, self._heads = rows, layers, heads
-        self._watched = watched
-        self._path: list[str] = []
+        self._names: dict[int, str] | None = None  # of the model's modules
+        if model is not None:
+            self._names = {id(module): name for name, module in model.named_modules()}
         self._heard = 0  # of attention so far, recorded or missed
         self._numbers: dict[str | int, int] = {}
         self._thread = threading.get_ident()
 
-    def watch(self, name: str, module: nn.Module, undo: ExitStack) -> None:
-        """Know when `module` is at work, until `undo`."""
-
-        looks_like_it = _ATTENTION.search(type(module).__name__) is not None
+    def watch(self, module: nn.Module, undo: ExitStack) -> None:
+        """Know whether a module that should ask for attention does, until `undo`."""
         heard_before: list[int] = []
 
         def enter(*_: Any) -> None:
             if threading.get_ident() == self._thread:
-                self._path.append(name)
                 heard_before.append(self._heard)
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             if threading.get_ident() == self._thread:
                 nothing = heard_before.pop() == self._heard
-                if looks_like_it and nothing and output is not None:
+                if nothing and output is not None:
                     self.miss(f"{type(module).__name__} ran and asked for nothing that is known")
-                self._path.pop()
 
         undo.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
         undo.callback(module.register_forward_hook(leave, always_call=True).remove)
 
+    def _asking(self) -> str | None:
+        """The path of the innermost module of the model that is at work; None: there is none.
+
+        Attention is asked for a few times in a pass, so the frames of the stack are looked through
+        then: hooks on all modules would cost each of their calls something.
+        """
+        if self._names is None:
+            return ""
+        frame = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_varnames[:1] == ("self",):
+                name = self._names.get(id(frame.f_locals.get("self")))
+                if name is not None:
+                    return name
+            frame = frame.f_back  # type: ignore[assignment]
+        return None
+
     def note(self, asked: CallArguments | Tensor) -> None:
-        if self._watched and not self._path:
+        name = self._asking()
+        if name is None:
             return  # not by this model
         self._heard += 1
-        name = self._path[-1] if self._path else ""
         seen = len(self._numbers)
-        layer = self._numbers.setdefault(name if self._watched else seen, seen)
+        layer = self._numbers.setdefault(seen if self._names is None else name, seen)
         if not _chosen(self._layers, name, layer):
             return
         kind: type[Call] = Call
@@ -129,10 +144,11 @@ class _Recording:
         self.calls.append(kind(name, layer, *asked, rows=self._rows, heads=self._heads))
 
     def miss(self, reason: str) -> None:
-        if self._watched and not self._path:
+        name = self._asking()
+        if name is None:
             return
         self._heard += 1
-        found = Missed(self._path[-1] if self._path else "", reason)
+        found = Missed(name, reason)
         if found not in self.calls.missed:
             self.calls.missed.append(found)
 
