@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import torch
 
@@ -22,6 +23,22 @@ def budget(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory) // 2
     return _PHYSICAL // 2
+
+
+def keep_freed_pages() -> None:
+    """Have the C library keep the memory of one tile for the next.
+
+    glibc gives freed memory back to the system, and each page then has to be made anew, which takes
+    longer than the work of a tile; unless a larger block was freed before, by its own rule.
+    """
+    if not torch.compiler.is_compiling():
+        _free_a_large_block()
+
+
+@cache
+def _free_a_large_block() -> None:
+    # Of its pages none is touched. 32 MB are the most that the rule takes note of.
+    torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 def readable(count: float) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.memory import keep_freed_pages
 from qkv.operators.tiles import TileFunction, spans
 
 
@@ -31,6 +32,7 @@ class Gradients(NamedTuple):
 
     def pull(self, step: int) -> Pulled:
         """The derivative with respect to grads, rows and whole, `step` rows at a time."""
+        keep_freed_pages()
         sliced = [*self.grads, *self.rows]
         n = self.rows[0].shape[-2]
         totals: list[Tensor | None] = [None] * (len(sliced) + len(self.whole))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from qkv.memory import keep_freed_pages
 from qkv.tracing import in_forward_mode, in_transform, sizes_are_known
 
 #: (start, *rows, *whole) -> outputs whose axis -2 is that of the rows.
@@ -55,6 +56,7 @@ def in_tiles(
     if torch.compiler.is_compiling() or in_transform() or in_forward_mode():
         # Function transforms allow no recomputation; there the tiles are kept.
         return _joined(job, tensors, _called)
+    keep_freed_pages()
     hidden = _hidden_leaves(job, tensors) if torch.is_grad_enabled() else []
     return _Recomputed.apply(job, len(tensors), *tensors, *hidden)  # type: ignore[no-any-return,no-untyped-call]
 

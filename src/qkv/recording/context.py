@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from qkv.memory import keep_freed_pages
 from qkv.recording.call import Call, Calls, Missed, Pick, WeighedCall
 from qkv.recording.interceptor import CallArguments, Interceptor
 from qkv.similarity import Dot
@@ -56,6 +57,7 @@ def record(
         heads: which heads `weights` gives where it is not told.
     """
     _check(layers)
+    keep_freed_pages()  # what a recording kept serves the next one
     recording = _Recording(rows, layers, heads, model)
     with ExitStack() as undo:
         for module in model.modules() if model is not None else ():

@@ -72,6 +72,7 @@ class EagerPatterns:
     """Follows scores from function to function."""
 
     def __init__(self) -> None:
+        self._begun = False
         self._known: Any = WeakIdKeyDictionary()  # of scores: where they came from, as of when
         # What came from products of tokens, in whatever way: how many queries these had.
         self._derived: Any = WeakIdKeyDictionary()
@@ -79,11 +80,10 @@ class EagerPatterns:
         self._weights: Any = WeakIdKeyDictionary()  # what a softmax gave: its products are answers
 
     def concerns(self, function: Callable[..., Any]) -> bool:
-        """Whether there is anything to follow: most functions of a model have to do with none."""
-        return (
-            bool(self._known or self._derived or self._weights)
-            or getattr(function, "__name__", "") in _BEGINNINGS
-        )
+        """Whether there is anything to follow: in many models no scores are ever written out."""
+        if not self._begun:
+            self._begun = getattr(function, "__name__", "") in _BEGINNINGS
+        return self._begun
 
     def follow(
         self,

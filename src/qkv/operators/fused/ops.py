@@ -195,7 +195,7 @@ def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
     batch = grad_answer.shape[:-2].numel()
     row = grad_answer.element_size() * batch * call.key.shape[-2] * call.key.shape[-1]
     gradients = Gradients(tile, rows, whole, [grad_answer, grad_log_total.unsqueeze(-1)], ups)
-    found = gradients.pull(rows_at_once(TILE_BYTES // 2, row))  # a graph of some 30 such blocks
+    found = gradients.pull(rows_at_once(TILE_BYTES, row))  # a graph of some 30 such blocks
     of_answer, of_total = found.grads
     of_query, *of_rows = found.rows
     of_key, of_value, of_parameter, *of_whole = found.whole
