@@ -11,7 +11,7 @@ from cases import SIMILARITIES, Case
 from torch import Tensor
 
 import qkv
-from qkv.mask import Allowed, Causal, Documents, Function, Window
+from qkv.mask import Allowed, BlockTable, Causal, Documents, Function, Tile, Window
 from qkv.similarity import as_similarity
 
 LENGTHS = [5, 1, 11, 0, 7, 7, 3]
@@ -166,3 +166,53 @@ def test_mistakes_with_functions_are_told(rule: Any, text: str) -> None:
     x = torch.randn(BATCH, HEADS, 7, 4)
     with pytest.raises((TypeError, ValueError), match=text):
         qkv.attend(x, x, x, mask=rule)
+
+
+def _table(kind: str) -> Tensor:
+    side_by_side = torch.ones(4, 4, dtype=torch.bool).tril().triu(-1)
+    side_by_side[1] = False  # sees nothing
+    if kind == "gaps":
+        side_by_side[3, 0] = True
+    return side_by_side
+
+
+@pytest.mark.parametrize("queries", [17, 5, 23])
+@pytest.mark.parametrize("kind", ["side by side", "gaps"])
+@pytest.mark.parametrize("similarity", [None, "laplacian", qkv.Additive(5, 5, 7).double()])
+def test_a_table_of_blocks_is_the_mask_spelt_out(similarity: Any, kind: str, queries: int) -> None:
+    keys, size = 17, 5
+    mask = BlockTable(_table(kind), size)
+    positions = torch.arange(queries) + keys - queries
+    spelt = torch.zeros(queries, keys, dtype=torch.bool)
+    for i, position in enumerate(positions.tolist()):
+        for j in range(keys):
+            spelt[i, j] = position >= 0 and _table(kind)[position // size, j // size]
+    query = torch.randn(2, 3, queries, 5, dtype=torch.float64, requires_grad=True)
+    key, value = (torch.randn(2, 3, keys, 5, dtype=torch.float64) for _ in range(2))
+    expected = qkv.attend(
+        query, key, value, similarity=similarity, mask=Allowed(spelt), operator="dense"
+    )
+    (wanted,) = torch.autograd.grad(expected.sum(), query)
+    for operator in (None, "dense", "streamed"):
+        found = qkv.attend(query, key, value, similarity=similarity, mask=mask, operator=operator)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), query)[0], wanted)
+    assert (mask.as_runs(Tile(0, 5, queries, keys, (), query.device)) is None) == (kind == "gaps")
+
+
+def test_side_by_side_blocks_are_served_by_what_visits_their_keys_alone() -> None:
+    tokens = torch.randn(4096, 16)
+    table = torch.eye(64, dtype=torch.bool)
+    plan = qkv.explain(tokens, tokens, tokens, similarity="laplacian", mask=BlockTable(table, 64))
+    assert plan.operator == "fused"
+    assert "1.56% of the pairs" in plan.reason
+
+
+def test_a_table_of_another_size_or_type_is_refused() -> None:
+    tokens = torch.zeros(10, 1)
+    with pytest.raises(ValueError, match=r"must have 4 rows and columns for 10 keys .* 3; got 2$"):
+        qkv.attend(tokens, tokens, tokens, mask=BlockTable(torch.eye(2, dtype=torch.bool), 3))
+    with pytest.raises(TypeError, match=r"table must be boolean; got torch\.float32"):
+        BlockTable(torch.eye(2), 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"as many rows as columns, .* got shape \(2, 3\)"):
+        BlockTable(torch.ones(2, 3, dtype=torch.bool), 3)

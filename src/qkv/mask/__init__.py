@@ -19,6 +19,7 @@ from qkv.mask.base import MaskLike as MaskLike
 from qkv.mask.base import Parts as Parts
 from qkv.mask.base import Runs as Runs
 from qkv.mask.base import Tile as Tile
+from qkv.mask.block_table import BlockTable as BlockTable
 from qkv.mask.boolean_ops import And as And
 from qkv.mask.boolean_ops import Or as Or
 from qkv.mask.boolean_ops import as_mask as as_mask
