@@ -48,8 +48,8 @@ def _fused(case: Case, mask: MaskCase) -> bool:
     kind = case.name.split("-")[0]
     if mask.top is not None or mask.name in {"window-or-blocks", "except-self"}:
         return False
-    derived = {"additive", "gated", "euclidean", "callable", "formula", *KERNELS}
-    return kind in derived or case.name in DOT_PRODUCTS
+    dots = {"dot", "scaled_dot", "cosine", "bilinear"}
+    return kind in {"additive", "gated", "euclidean", "callable", "formula", *KERNELS, *dots}
 
 
 def _lookup(case: Case, mask: MaskCase) -> bool:

@@ -51,18 +51,22 @@ def train(
     embedding: Annotated[int, typer.Option(min=1, help="Size of a piece's vector.")] = 256,
     hidden: Annotated[int, typer.Option(min=1, help="Size of the state.")] = 256,
     tied: Annotated[bool, typer.Option(help="Output layer and embedding are one.")] = True,
-    dropout: Annotated[float, typer.Option(min=0.0, max=0.95)] = 0.4,
+    dropout: Annotated[
+        float, typer.Option(min=0.0, max=0.95, help="Share of numbers dropped in training.")
+    ] = 0.4,
     level: Annotated[str, typer.Option(help="subwords, words or characters.")] = "subwords",
     vocabulary: Annotated[int, typer.Option(min=5, help="At most so many pieces.")] = 8000,
     joint: Annotated[bool, typer.Option(help="One vocabulary for both languages.")] = True,
     normalization: Annotated[str, typer.Option(help="nfc, nfkc or none.")] = "nfc",
     max_length: Annotated[int, typer.Option(min=1, help="Longer pairs are left out.")] = 100,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Target pieces in a batch.")] = 1100,
-    epochs: Annotated[int, typer.Option(min=1)] = 18,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over all pairs, at most.")] = 18,
     minutes: Annotated[float | None, typer.Option(min=0.0, help="Stop after so long.")] = None,
-    learning_rate: Annotated[float, typer.Option(min=0.0)] = 1e-3,
+    learning_rate: Annotated[float, typer.Option(min=0.0, help="Its highest value.")] = 1e-3,
     warmup: Annotated[int, typer.Option(min=0, help="Steps over which the rate rises.")] = 200,
-    smoothing: Annotated[float, typer.Option(min=0.0, max=0.99)] = 0.1,
+    smoothing: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Of labels: the share of the other pieces.")
+    ] = 0.1,
     clip: Annotated[float, typer.Option(min=0.0, help="Largest norm of a gradient.")] = 1.0,
     patience: Annotated[int, typer.Option(min=1, help="Epochs without progress.")] = 10,
     watch: Annotated[str, typer.Option(help="What progress is: bleu, loss or exact.")] = "bleu",

@@ -178,7 +178,7 @@ def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
     bias = call.bias
     in_rows = bias is not None and bias.shape[-2] == call.query.shape[-2]
 
-    def tile(start: int, query: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+    def tile_of(start: int, query: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
         rest: list[Any] = list(others)  # key, value, parameter, and the bias among them
         added = None if bias is None else rest.pop(0 if in_rows else -1)
         part = reference.rows_of(call, start, start + query.shape[-2])
@@ -194,8 +194,10 @@ def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
         ups.insert(1 if in_rows else len(ups), up)
     batch = grad_answer.shape[:-2].numel()
     row = grad_answer.element_size() * batch * call.key.shape[-2] * call.key.shape[-1]
-    gradients = Gradients(tile, rows, whole, [grad_answer, grad_log_total.unsqueeze(-1)], ups)
-    found = gradients.pull(rows_at_once(TILE_BYTES, row))  # a graph of some 30 such blocks
+    gradients = Gradients(tile_of, rows, whole, [grad_answer, grad_log_total.unsqueeze(-1)], ups)
+    # A graph of some 30 such blocks; that of additive scores, which is written out, has a third.
+    tile = TILE_BYTES if call.kind == "additive" else TILE_BYTES // 2
+    found = gradients.pull(rows_at_once(tile, row))
     of_answer, of_total = found.grads
     of_query, *of_rows = found.rows
     of_key, of_value, of_parameter, *of_whole = found.whole
