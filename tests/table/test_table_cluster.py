@@ -346,8 +346,13 @@ def test_ctrl_c_cancels_what_was_submitted(
     def press(done: int, total: int | None) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        _asked_of(folders["parquet"], client=client, progress=press)
+    # Where tests run in the background, the shell has had the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _asked_of(folders["parquet"], client=client, progress=press)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
     def left() -> list[str]:
         keys = client.run_on_scheduler(lambda dask_scheduler: list(map(str, dask_scheduler.tasks)))
