@@ -94,7 +94,7 @@ def answer(problem: Problem, operator: str | None = None) -> Result:
 
 def leakproof_answer(problem: Problem) -> Result | None:
     """The answer of the quickest operator, if nothing that is masked leaks into it."""
-    name = next(iter(_order(problem)))
+    name = _order(problem)[0]
     if not OPERATORS[name].is_leakproof:
         return None
     offer = OPERATORS[name].offer(problem)

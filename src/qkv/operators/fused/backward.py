@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qkv.jit import device, kernel
-from qkv.jit.builtins import in_lines, invoke, noinline
+from qkv.jit.builtins import invoke, noinline
 from qkv.jit.signature import PerThread
 from qkv.operators.fused.forward import Outputs
 from qkv.operators.fused.gradients import (
@@ -26,6 +26,7 @@ from qkv.operators.fused.gradients import (
     Tokens,
     Units,
     Upstream,
+    narrowed,
 )
 from qkv.operators.fused.inputs import (
     KEY,
@@ -99,43 +100,12 @@ def backward(
             ascending = runs_ascend(masks, b, 0, n, m)
             while low < high:
                 tile = next_tile(masks, b, 0, n, low, min(low + width, high), ascending)
-                buffers = _narrowed(scratch, lanes(tile.width), functions, units)
+                buffers = narrowed(scratch, lanes(tile.width), functions, units)
                 _meet_tile(
                     tile, unit, units, functions, inputs, masks, dropout, outputs, upstream,
                     gradients, buffers,
                 )  # fmt: skip
                 low += tile.width
-
-
-@device
-def _narrowed(scratch: Any, width: int, functions: Any, units: Any) -> Any:
-    """The buffers for a tile of so many lanes."""
-    key_rows, value_rows = functions.differentiate_rows, units.value_rows
-    chunk_key, total_key = scratch.chunk_key, scratch.total_key
-    chunk_value, total_value = scratch.chunk_value, scratch.total_value
-    return Scratch(
-        scratch.packed_query,
-        scratch.query_reach,
-        scratch.key_reach,
-        scratch.key_rows,
-        in_lines(scratch.key_columns, width),
-        in_lines(scratch.value_columns, width),
-        scratch.clean_key_rows,
-        in_lines(scratch.clean_key_columns, width),
-        scratch.clean_value,
-        in_lines(scratch.raw, width),
-        in_lines(scratch.logits, width),
-        in_lines(scratch.weights, width),
-        in_lines(scratch.slopes, width),
-        in_lines(scratch.bias_slopes, width),
-        scratch.block_query,
-        chunk_key[:width] if key_rows else in_lines(chunk_key, width),
-        chunk_value[:width] if value_rows else in_lines(chunk_value, width),
-        scratch.chunk_parameter,
-        total_key[:width] if key_rows else in_lines(total_key, width),
-        total_value[:width] if value_rows else in_lines(total_value, width),
-        scratch.total_bias,
-    )
 
 
 @device

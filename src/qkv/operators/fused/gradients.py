@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from qkv.jit import device
+from qkv.jit.builtins import in_lines
 from qkv.jit.signature import Double1, Double2, Double4, Int1, Int2, Real1, Real2, Real3, Real4
 from qkv.operators.fused.inputs import ROWS
 
@@ -121,4 +123,35 @@ def scratch_shapes(sizes: Sizes, key_rows: bool, value_rows: bool) -> Scratch:
         total_key=key,
         total_value=value,
         total_bias=(width,),
+    )
+
+
+@device
+def narrowed(scratch: Any, width: int, functions: Any, units: Any) -> Any:
+    """The buffers for a tile of so many lanes."""
+    key_rows, value_rows = functions.differentiate_rows, units.value_rows
+    chunk_key, total_key = scratch.chunk_key, scratch.total_key
+    chunk_value, total_value = scratch.chunk_value, scratch.total_value
+    return Scratch(
+        scratch.packed_query,
+        scratch.query_reach,
+        scratch.key_reach,
+        scratch.key_rows,
+        in_lines(scratch.key_columns, width),
+        in_lines(scratch.value_columns, width),
+        scratch.clean_key_rows,
+        in_lines(scratch.clean_key_columns, width),
+        scratch.clean_value,
+        in_lines(scratch.raw, width),
+        in_lines(scratch.logits, width),
+        in_lines(scratch.weights, width),
+        in_lines(scratch.slopes, width),
+        in_lines(scratch.bias_slopes, width),
+        scratch.block_query,
+        chunk_key[:width] if key_rows else in_lines(chunk_key, width),
+        chunk_value[:width] if value_rows else in_lines(chunk_value, width),
+        scratch.chunk_parameter,
+        total_key[:width] if key_rows else in_lines(total_key, width),
+        total_value[:width] if value_rows else in_lines(total_value, width),
+        scratch.total_bias,
     )
