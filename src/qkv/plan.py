@@ -19,8 +19,8 @@ OPERATORS: dict[str, Operator] = {
     "sorted": Operator(sorted.refusal, sorted.offer, sorted.estimate),
     "banded": Operator(banded.refusal, banded.offer, banded.estimate),
     "sdpa": Operator(sdpa.refusal, sdpa.offer, sdpa.estimate),
-    "fused": Operator(fused.refusal, fused.offer, fused.estimate, is_leakproof=True),
-    "dense": Operator(dense.refusal, dense.offer, dense.estimate),
+    "fused": Operator(fused.refusal, fused.offer, fused.estimate, fused.leakproof),
+    "dense": Operator(dense.refusal, dense.offer, dense.estimate, dense.leakproof),
     "streamed": Operator(streamed.refusal, streamed.offer, streamed.estimate),
 }
 
@@ -94,14 +94,11 @@ def answer(problem: Problem, operator: str | None = None) -> Result:
 
 def leakproof_answer(problem: Problem) -> Result | None:
     """The answer of the quickest operator, if nothing that is masked leaks into it."""
-    name = _order(problem)[0]
-    if not OPERATORS[name].is_leakproof:
-        return None
-    offer = OPERATORS[name].offer(problem)
-    if isinstance(offer, str):
+    leakproof = OPERATORS[_order(problem)[0]].leakproof
+    if leakproof is None:
         return None
     try:
-        return offer.run()
+        return leakproof(problem)
     except UnavailableError:
         return None  # whoever asks next will be told
 

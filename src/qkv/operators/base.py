@@ -33,8 +33,9 @@ class Operator(NamedTuple):
     #: Seconds that it would take, were it able to serve, or one clause saying why it is never
     #: preferred for this problem.
     estimate: Callable[[Problem], float | str]
-    #: Whether NaN and inf in masked keys and values reach neither answers nor gradients.
-    is_leakproof: bool = False
+    #: The answer under a mask, if NaN and inf in what is masked reach neither it nor its gradients;
+    #: None where that is not sure. No function: it never is.
+    leakproof: Callable[[Problem], Result | None] | None = None
 
     def ask(self, problem: Problem) -> Offer | str:
         """How it would answer a problem, or why it cannot."""

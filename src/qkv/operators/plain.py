@@ -1,7 +1,7 @@
 """The reference formula in as few passes as torch can make of it: in place, differentiated by hand.
 
-It serves where nobody traces, transforms or watches. What it keeps for the way back is one block
-(n, m) of weights; second derivatives, and those of few pairs, take the formula as torch has it.
+It serves where nobody traces, transforms or watches. What it keeps for the backward pass is one
+block (n, m) of weights; second derivatives, and those of few pairs, take the formula as torch has it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from qkv.similarity.base import DotForm, steps, widen
 
 #: Up to so many pairs the formula itself is differentiated: a pass costs less than a call.
 FEW_PAIRS = 2**14
+#: The same for dot products, of which torch's own backward pass makes fewer calls.
+FEW_DOT_PAIRS = 2**17
 
 #: Up to so many scores a softmax in place is the slower one.
 FEW_SCORES = 2**18
@@ -50,12 +52,7 @@ def answer(problem: Problem) -> Tensor:
     if form is not None:
         found = _dot(problem, form, value, hidden)
     elif similarity.nonnegative and not problem.adds_to_scores:
-        learns = torch.is_grad_enabled() and not similarity.has_steps
-        with torch.set_grad_enabled(learns):
-            scores = similarity.score(*similarity.prepare(problem.query, problem.key))
-        found = _call(_Proportional, problem, scores, value, hidden)
-        if similarity.has_steps:
-            found = steps(found, problem.query, problem.key, *similarity.tensors())
+        found = _proportional(problem, value, hidden)
     else:
         scores = similarity.log_scores(problem.query, problem.key)
         if problem.bias is not None:
@@ -63,7 +60,7 @@ def answer(problem: Problem) -> Tensor:
         if problem.position_bias is not None:
             by_position = problem.position_bias.scores(problem.tile(0, problem.n))
             scores = scores + by_position.to(scores.dtype)
-        found = _call(_Softmax, problem, scores, value, hidden)
+        found = _softmax(problem, scores, value, hidden)
     return found if value is problem.value else found.to(problem.value.dtype)
 
 
@@ -84,22 +81,31 @@ def _three_axes(tensor: Tensor, batch: tuple[int, ...]) -> Tensor:
     return tensor.reshape(math.prod(batch), rows, columns)
 
 
-def _call(
-    function: type[_Softmax] | type[_Proportional],
-    problem: Problem,
-    scores: Tensor,
-    value: Tensor,
-    hidden: Hidden | None,
-) -> Tensor:
+def _softmax(problem: Problem, scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
+    """softmax(scores) value."""
     batch = problem.batch
     scores, value = _three_axes(scores, batch), _three_axes(value, batch)
+    if hidden is not None:
+        scores = scores + hidden.added(scores.dtype)
+    return _as_asked(_weighed(scores, value, hidden), batch)
+
+
+def _proportional(problem: Problem, value: Tensor, hidden: Hidden | None) -> Tensor:
+    """(scores / Σ scores) value."""
+    similarity, batch = problem.similarity, problem.batch
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not similarity.has_steps):
+        scores = similarity.score(*similarity.prepare(problem.query, problem.key))
+    scores, value = _three_axes(scores, batch), _three_axes(value, batch)
     found: Tensor
-    if not (torch.is_grad_enabled() and (scores.requires_grad or value.requires_grad)):
-        found = function.run(scores, value, hidden)[0]
+    if not problem.needs_grad:
+        found = _Proportional.run(scores, value, hidden)[0]
+    elif similarity.has_steps:
+        tokens = problem.query, problem.key, *similarity.tensors()
+        found = _Steps.apply(scores, value, hidden, *tokens)  # type: ignore[no-untyped-call]
     elif scores.numel() <= FEW_PAIRS:
-        found = function.formula(scores, value, hidden)
+        found = _Proportional.formula(scores, value, hidden)
     else:
-        found = function.apply(scores, value, hidden)  # type: ignore[no-untyped-call]
+        found = _Proportional.apply(scores, value, hidden)  # type: ignore[no-untyped-call]
     return _as_asked(found, batch)
 
 
@@ -119,7 +125,7 @@ def _dot(problem: Problem, form: DotForm, value: Tensor, hidden: Hidden | None) 
     found: Tensor
     if not differentiable:
         found = torch.bmm(_dot_weights(query, key, form.scale, hidden), value)
-    elif problem.pairs <= FEW_PAIRS:
+    elif problem.pairs <= FEW_DOT_PAIRS:
         found = _Dot.formula(query, key, value, form.scale, hidden)
     else:
         found = _Dot.apply(query, key, value, form.scale, hidden)  # type: ignore[no-untyped-call]
@@ -221,44 +227,6 @@ def _weighed(scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
     return torch.bmm(weights, value)
 
 
-class _Softmax(torch.autograd.Function):
-    """softmax(scores) value."""
-
-    @staticmethod
-    def formula(scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
-        if hidden is not None:
-            scores = scores + hidden.added(scores.dtype)
-        return _weighed(scores, value, hidden)
-
-    @staticmethod
-    def run(scores: Tensor, value: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor]:
-        # The scores may be someone else's; what is made of them here may be written over.
-        if hidden is None:
-            weights = torch.softmax(scores, -1)
-        else:
-            weights = _softmax_in_place(scores + hidden.added(scores.dtype), hidden.queries)
-        return torch.bmm(weights, value), weights
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
-        found, weights = _Softmax.run(scores, value, hidden)
-        ctx.save_for_backward(scores, value, weights)
-        ctx.hidden = hidden
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        scores, value, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return *_again(_Softmax.formula, (scores, value), (ctx.hidden,), grad), None
-        of_scores, of_value, _ = ctx.needs_input_grad
-        return (
-            _pull_scores(weights, value, grad) if of_scores else None,
-            torch.bmm(weights.mT, grad) if of_value else None,
-            None,
-        )
-
-
 class _Proportional(torch.autograd.Function):
     """(scores / Σ scores) value, for scores that are never negative; 0 where all of them are 0.
 
@@ -302,3 +270,34 @@ class _Proportional(torch.autograd.Function):
             if hidden is not None:
                 pull.mul_(hidden.factors(pull.dtype))
         return pull, torch.bmm(weights.mT, grad) if of_value else None, None
+
+
+class _Steps(torch.autograd.Function):
+    """The same for scores that are a step function of `tokens`, whose gradient is therefore 0."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden | None, *tokens: Tensor
+    ) -> Tensor:
+        found, weights, total = _Proportional.run(scores, value, hidden)
+        ctx.save_for_backward(weights, value, total, *tokens)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        weights, value, total, *tokens = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def formula(value: Tensor, *tokens: Tensor) -> Tensor:
+                return steps(torch.bmm(weights, value) / total, *tokens)
+
+            of_value, *of_tokens = _again(formula, (value, *tokens), (), grad)
+            return None, of_value, None, *of_tokens
+        _, value_wanted, _, *wanted = ctx.needs_input_grad
+        nothing = total.new_zeros(())
+        return (
+            None,
+            torch.bmm(weights.mT, grad / total) if value_wanted else None,
+            None,
+            *(nothing.expand_as(x) if want else None for x, want in zip(tokens, wanted, strict=True)),
+        )

@@ -68,6 +68,12 @@ def offer(problem: Problem) -> Offer | str:
     return Offer(run=run, cost=lambda: _cost(problem, form, parts))
 
 
+def leakproof(problem: Problem) -> Result | None:
+    """The answer; the kernels hide what is masked themselves, forward and backward."""
+    offered = offer(problem)
+    return None if isinstance(offered, str) else offered.run()
+
+
 #: From so many pairs on, looking at one token of each first costs next to nothing.
 MANY_PAIRS = 2**22
 
