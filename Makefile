@@ -58,7 +58,7 @@ pages: .venv/installed-all
 # A processor can run the code of every level below its own.
 NUMERIC := tests/test_conformance.py tests/jit/test_jit_kernels.py tests/test_fused.py tests/test_fused_rows.py \
 	tests/test_sorted.py tests/test_bucket_sort.py tests/table/test_database.py tests/table/test_digits.py tests/regression/test_meaning.py \
-	tests/translate/test_additive_scores.py tests/translate/test_top_tokens.py tests/translate/test_loss.py \
+	tests/test_pair_scores.py tests/translate/test_top_tokens.py tests/translate/test_loss.py \
 	tests/translate/test_search.py
 
 define level

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 #: The packages with compiled code, and what each needs to be imported, if that may be missing.
 PACKAGES = {
+    "qkv.similarity": None,
     "qkv.operators.fused": None,
     "qkv.operators.lookup": None,
     "qkv.operators.sorted": None,

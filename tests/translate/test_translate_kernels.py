@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from qkv.jit import Kernel
+from qkv.similarity import pair_scores
 from qkv.translate.decoding import beam, top_tokens
-from qkv.translate.models import additive_scores, softmax_gradient
+from qkv.translate.models import softmax_gradient
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ from qkv.translate.models import additive_scores, softmax_gradient
         (beam.advance, beam, "PAD"),
         (top_tokens._search, top_tokens, "END"),
         (top_tokens._search, top_tokens, "BEGIN"),
-        (additive_scores._compare, additive_scores, "_FAR"),
+        (pair_scores._compare, pair_scores, "_FAR32"),
         (softmax_gradient._turn, softmax_gradient, "_PART"),
     ],
 )

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from qkv.jit import threads
+from qkv.similarity import pair_scores as scoring
+from qkv.similarity.pair_scores import additive_scores
 from qkv.translate.decoding import top_tokens
 from qkv.translate.decoding.beam import Ended, Rows, Sentences, Step, Ways, advance
 from qkv.translate.decoding.top_tokens import TopTokens
-from qkv.translate.models import additive_scores as scoring
 from qkv.translate.models import softmax_gradient
-from qkv.translate.models.additive_scores import additive_scores
 from qkv.translate.models.softmax_gradient import turn
 
 BATCH, N, K, VOCABULARY = 37, 3, 3, 1009

@@ -1,7 +1,7 @@
 """The reference formula in as few passes as torch can make of it: in place, differentiated by hand.
 
 It serves where nobody traces, transforms or watches. What it keeps for the backward pass is one
-block (n, m) of weights; second derivatives, and those of few pairs, take the formula as torch has it.
+block (n, m) of weights; second derivatives, and those of few pairs, take torch's own formula.
 """
 
 from __future__ import annotations
@@ -299,5 +299,8 @@ class _Steps(torch.autograd.Function):
             None,
             torch.bmm(weights.mT, grad / total) if value_wanted else None,
             None,
-            *(nothing.expand_as(x) if want else None for x, want in zip(tokens, wanted, strict=True)),
+            *(
+                nothing.expand_as(x) if want else None
+                for x, want in zip(tokens, wanted, strict=True)
+            ),
         )

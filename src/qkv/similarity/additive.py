@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from qkv.similarity.base import FusedForm, PreparedSize, Similarity, widen
 from qkv.similarity.dot import check_sizes
+from qkv.similarity.pair_scores import additive_scores
 
 
 class Additive(Similarity):
@@ -40,8 +41,19 @@ class Additive(Similarity):
         return PreparedSize(0, self.weight.numel())
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        hidden = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh_()  # (..., n, m, h), made once
-        return hidden @ self.weight.to(hidden.dtype)
+        weight = self.weight.to(query.dtype)
+        scores = additive_scores(query, key, weight)
+        return self.compare(query, key) @ weight if scores is None else scores
+
+    @staticmethod
+    def compare(query: Tensor, key: Tensor, out: Tensor | None = None) -> Tensor:
+        """tanh(q + k) of every pair of projected tokens, (…, n, m, h)."""
+        return torch.add(query.unsqueeze(-2), key.unsqueeze(-3), out=out).tanh_()
+
+    @staticmethod
+    def slopes(hidden: Tensor, weight: Tensor) -> Tensor:
+        """The slope of wᵀ tanh(x) in x where `hidden` is tanh(x): w (1 − tanh²)."""
+        return torch.addcmul(weight, hidden * weight, hidden, value=-1.0)
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
         query, key = self.prepare(query, key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from torch import Tensor
 
 from qkv.similarity.base import Similarity
@@ -10,11 +12,14 @@ from qkv.similarity.base import Similarity
 class Prepared(Similarity):
     """A similarity between queries and keys that it has prepared before."""
 
-    may_vanish = True  # it may, for all this class knows
-
     def __init__(self, similarity: Similarity) -> None:
         super().__init__()
         self.similarity = similarity
+        self.weighting = similarity.weighting
+        self.family = similarity.family
+        self.may_vanish = similarity.may_vanish
+        self.nonnegative = similarity.nonnegative
+        self.has_steps = similarity.has_steps
         self.per_head = similarity.per_head
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Similarity:
@@ -28,6 +33,13 @@ class Prepared(Similarity):
 
     def log_score(self, query: Tensor, key: Tensor) -> Tensor:
         return self.similarity.log_score(query, key)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.similarity.tensors()
+
+    def signature(self) -> Hashable | None:
+        known, prepared = super().signature(), self.similarity.signature()
+        return None if known is None or prepared is None else (known, prepared)
 
     def pair_width(self, dim: int) -> int:
         return self.similarity.pair_width(dim)

@@ -135,7 +135,7 @@ class _Decoded(torch.autograd.Function):
         hidden[0] = first
         for t in range(steps):
             asked = torch.addmm(bias, hidden[t], by_state.mT)  # (batch, 3d + h)
-            torch.add(key, asked[:, None, 3 * d :], out=compared[t]).tanh_()
+            Additive.compare(asked[:, None, 3 * d :], key, out=compared[t].unsqueeze(1))
             scores = torch.mv(compared[t].view(-1, h), score).view(batch, s)
             torch.softmax(scores.add_(never), dim=-1, out=weights[t])
             torch.baddbmm(
@@ -164,8 +164,8 @@ class _Decoded(torch.autograd.Function):
             to_weights = torch.bmm(mapped, to_given[t].unsqueeze(-1)).squeeze(-1)  # (batch, s)
             inner = (weights[t] * to_weights).sum(-1, keepdim=True)
             torch.mul(weights[t], to_weights.sub_(inner), out=to_scores[t])
-            # through tanh to the key and the query: w(1 − tanh²)
-            slope = torch.addcmul(score, compared[t] * score, compared[t], value=-1.0)
+            # through tanh to the key and the query
+            slope = Additive.slopes(compared[t], score)
             to_key += slope.mul_(to_scores[t].unsqueeze(-1))
             torch.sum(slope, dim=1, out=to_asked[t, :, 3 * d :])
             to_hidden = torch.addmm(straight, to_asked[t], by_state)

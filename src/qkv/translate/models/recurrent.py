@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from qkv.normalize import softmax
 from qkv.similarity import Additive, Similarity, SimilarityLike, as_similarity, learned
 from qkv.translate.data.vocabulary import PAD
-from qkv.translate.models.additive_scores import additive_scores, can_compare
 from qkv.translate.models.base import Model, Step
 from qkv.translate.models.cells import Cell, cell_of
 from qkv.translate.models.dropout import Dropout
@@ -193,10 +192,7 @@ class Translator(Model[EncoderMemory, DecoderState]):
         """How much states (batch, n, hidden) look at each token of the source, (batch, n, s)."""
         nothing = query.new_empty(len(query), 0, self.key_dim)
         prepared, _ = self.similarity.prepare(query, nothing)
-        if isinstance(self.similarity, Additive) and can_compare(prepared):
-            scores = additive_scores(prepared, memory.key, self.similarity.weight)
-        else:
-            scores = self.similarity.log_score(prepared, memory.key)
+        scores = self.similarity.log_score(prepared, memory.key)
         return softmax(scores, memory.allowed, self.similarity.may_vanish)
 
     def step(
