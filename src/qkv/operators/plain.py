@@ -100,8 +100,7 @@ def _proportional(problem: Problem, value: Tensor, hidden: Hidden | None) -> Ten
     if not problem.needs_grad:
         found = _Proportional.run(scores, value, hidden)[0]
     elif similarity.has_steps:
-        tokens = problem.query, problem.key, *similarity.tensors()
-        found = _Steps.apply(scores, value, hidden, *tokens)  # type: ignore[no-untyped-call]
+        found = _steps(scores, value, hidden, problem)
     elif scores.numel() <= FEW_PAIRS:
         found = _Proportional.formula(scores, value, hidden)
     else:
@@ -270,6 +269,13 @@ class _Proportional(torch.autograd.Function):
             if hidden is not None:
                 pull.mul_(hidden.factors(pull.dtype))
         return pull, torch.bmm(weights.mT, grad) if of_value else None, None
+
+
+def _steps(scores: Tensor, value: Tensor, hidden: Hidden | None, problem: Problem) -> Tensor:
+    tokens = problem.query, problem.key, *problem.similarity.tensors()
+    if any(token.requires_grad for token in tokens):
+        return _Steps.apply(scores, value, hidden, *tokens)  # type: ignore[no-untyped-call,no-any-return]
+    return _Proportional.formula(scores, value, hidden)
 
 
 class _Steps(torch.autograd.Function):

@@ -81,7 +81,7 @@ MANY_PAIRS = 2**22
 #: Fewer features of pairs than this are not worth tracing and compiling a formula for.
 FEW_FEATURES = 2**17
 #: Seconds that it takes to follow a formula through its tokens, as measured for ten operations.
-FOLLOW = 150e-6
+FOLLOW = 85e-6
 
 
 def estimate(problem: Problem) -> float | str:
