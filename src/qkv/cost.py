@@ -54,8 +54,10 @@ NARROW_VECTORS = 1.4
 
 #: operator/family/direction, and mask/operator/direction. Those of dense, sdpa, fused, lookup and
 #: masks were fitted to times measured on two cores of an AMD EPYC with AVX-512 (`qkv bench
-#: crossover --costs`) but for "dense/additive/forward" and "fused/dot", which follow single times;
-#: the others are rough guesses that order operators which differ by much.
+#: crossover --costs`), those of dot products without masks. "dense/additive/forward", "dense/any/
+#: both ways" and the call of "fused/dot/both ways" were set by hand to single times, where the
+#: line does not follow them. The others are rough guesses that order operators which differ by
+#: much.
 LINES: dict[str, Line] = {
     "dense/dot/forward": Line(2.4e-05, 7.5e-11, 5.6e-11, 7e-10, 8e-12, 2.1e-11),
     "dense/dot/both ways": Line(8e-05, 1.3e-09, 4.2e-10, 2.5e-09, 0, 1e-10),
@@ -70,11 +72,11 @@ LINES: dict[str, Line] = {
     "dense/steps/forward": Line(5.4e-05, 0, 0, 1e-09, 6.3e-11, 1.1e-10),
     "dense/steps/both ways": Line(0.00017, 3.5e-10, 1.6e-10, 1.8e-09, 5.1e-11),
     "dense/any/forward": Line(3.4e-05, 3.4e-10, 0, 2.8e-09, 1e-10),
-    "dense/any/both ways": Line(0.00011, 1.7e-08, 8.2e-10, 5.3e-09, 0, 9.2e-10),
-    "sdpa/dot/forward": Line(2.9e-05, 4e-10, 5.4e-11, 6.8e-10, 7.4e-12),
-    "sdpa/dot/both ways": Line(0.00011, 1.9e-09, 6.4e-10, 2.9e-09),
-    "fused/dot/forward": Line(3.1e-05, 2.5e-10, 2.2e-10, 1.6e-10, 7e-12),
-    "fused/dot/both ways": Line(0.00015, 1.4e-09, 4.7e-10, 4.9e-10, 3.6e-11),
+    "dense/any/both ways": Line(0.00011, 5e-09, 1.4e-10, 4.3e-09, 1.2e-10, 3.5e-10),
+    "sdpa/dot/forward": Line(2.8e-05, 5.4e-10, 8.5e-11, 7.3e-10, 3.6e-12),
+    "sdpa/dot/both ways": Line(0.00011, 1.3e-09, 3.8e-10, 2.5e-09, 1.5e-11),
+    "fused/dot/forward": Line(3.2e-05, 2.8e-10, 1e-10, 2.1e-10, 1e-11),
+    "fused/dot/both ways": Line(0.00025, 4.6e-10, 5.5e-10, 5.3e-10, 4.3e-11),
     "fused/additive/forward": Line(6.1e-05, 5.8e-10, 6.7e-10, 7.8e-10, 5.2e-12),
     "fused/additive/both ways": Line(0.00026, 5.7e-09, 1.8e-09, 3.1e-09, 5.3e-11),
     "fused/gated/forward": Line(6.2e-05, 0, 7.5e-10, 3.7e-10, 3e-12),
