@@ -18,7 +18,7 @@ from torch import Tensor
 import qkv
 from qkv.benchmarks import Figure
 from qkv.benchmarks.measure import least_seconds, seconds
-from qkv.similarity.base import FusedForm
+from qkv.similarity.prepared import Prepared
 
 #: (leading axes; n, m, d): a decoder's step, a batch of sentences, one query over many keys, …
 SHAPES: list[tuple[tuple[int, ...], int, int, int]] = [
@@ -75,30 +75,18 @@ def _decoder_step() -> Iterator[Figure]:
     additive = formulas["additive"].similarity
     with torch.no_grad():
         query, key = additive.prepare(tokens[0], tokens[1])
-        value, projected = tokens[2], Projected(additive.weight.detach())
+        value, weight, prepared = tokens[2], additive.weight, Prepared(additive)
 
         def by_hand() -> Tensor:
-            scores = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ projected.weight
+            scores = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ weight
             return torch.softmax(scores, -1) @ value
 
         plain, ours = least_seconds(
-            by_hand, lambda: qkv.attend(query, key, value, similarity=projected), budget=3.0
+            _without_gradients(by_hand, []),
+            _without_gradients(lambda: qkv.attend(query, key, value, similarity=prepared), []),
+            budget=3.0,
         )
     yield Figure("… keys projected beforehand: eager / attend", plain / ours, "×", "≥ 4")
-
-
-class Projected(qkv.Similarity):
-    """Additive scores of tokens that are projected already, as a decoder has its keys."""
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self.weight = weight
-
-    def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ self.weight
-
-    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
-        return FusedForm("additive", query, key, self.weight)
 
 
 def _sentences() -> Iterator[Figure]:
