@@ -125,6 +125,8 @@ class Problem(NamedTuple):
             return self
         if self.position_bias is not None and stop != self.m:
             return self  # with fewer keys queries would stand elsewhere
+        if stop != self.m and self.n < FEW_QUERIES and self.needs_grad:
+            return self  # gradients of some keys are copied into those of all
         checked = self.checked
         if checked is not None:
             checked = checked.shortened.setdefault(stop, Checked(checked.batch))
@@ -159,6 +161,8 @@ class Problem(NamedTuple):
 
 #: What is known of questions that were checked before, by signature.
 _CHECKED: dict[Hashable, Checked] = {}
+#: For fewer queries, leaving out masked keys saves less than their gradients cost to copy.
+FEW_QUERIES = 8
 #: Beyond so many they are forgotten and checked again.
 MOST_CHECKED = 1024
 

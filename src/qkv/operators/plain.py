@@ -182,10 +182,12 @@ class _Dot(torch.autograd.Function):
     def formula(
         query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Hidden | None
     ) -> Tensor:
+        # Scaled before: the gradients of a scaled product would be scaled after, those of all keys.
+        query = query if scale == 1.0 else query * scale
         if hidden is None:
-            scores = torch.bmm(query if scale == 1.0 else query * scale, key.mT)
+            scores = torch.bmm(query, key.mT)
         else:
-            scores = torch.baddbmm(hidden.added(query.dtype), query, key.mT, alpha=scale)
+            scores = torch.baddbmm(hidden.added(query.dtype), query, key.mT)
         return _weighed(scores, value, hidden)
 
     @staticmethod
