@@ -61,3 +61,11 @@ def test_a_model_looks_alike_with_and_without_a_way_back() -> None:
     with torch.no_grad():
         quick = model.look(memory, state)
     torch.testing.assert_close(quick, model.look(memory, state).detach())
+
+
+def test_one_query_and_more_keys_than_a_unit_of_work() -> None:
+    torch.manual_seed(4)
+    query, key, weight = torch.randn(1, 5), torch.randn(203, 5), torch.randn(5)
+    scores = additive_scores(query, key, weight)
+    assert scores is not None
+    torch.testing.assert_close(scores, (query[:, None] + key[None]).tanh() @ weight)

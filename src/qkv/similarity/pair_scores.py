@@ -20,6 +20,7 @@ from qkv.jit.signature import Real1, Real3
 from qkv.tracing import is_eager
 
 _AT_ONCE = 2**12  # numbers whose tanh a thread takes at a time
+_KEYS = 64  # a unit of work is a query and so many keys
 # Beyond, tanh is 1 to the last digit of either type.
 _FAR32, _FAR64 = 10.0, 20.0
 
@@ -46,7 +47,7 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor | None
     try:
         _compare(
             query.contiguous(), key.contiguous(), weight, scores,
-            count=rows, grain=max(1, _AT_ONCE // (m * hidden)),
+            count=rows * -(-m // _KEYS), grain=max(1, _AT_ONCE // (min(m, _KEYS) * hidden)),
         )  # fmt: skip
     except UnavailableError as reason:
         warn_once(str(reason))
@@ -101,10 +102,12 @@ def _compare(start: int, stop: int, query: Real3, key: Real3, weight: Real1, sco
     n, m = query.shape[1], key.shape[1]
     real = scores.dtype.type
     far = real(_FAR32) if scores.itemsize == 4 else real(_FAR64)
-    fours = m - m % 4
-    for row in range(start, stop):
-        b, i = row // n, row % n
-        for j in range(0, fours, 4):
+    blocks = (m + _KEYS - 1) // _KEYS
+    for unit in range(start, stop):
+        row, first = unit // blocks, unit % blocks * _KEYS
+        b, i, last = row // n, row % n, min(first + _KEYS, m)
+        fours = last - (last - first) % 4
+        for j in range(first, fours, 4):
             _four_scores(query[b, i], key[b], j, weight, far, scores[b, i])
-        for j in range(fours, m):
+        for j in range(fours, last):
             scores[b, i, j] = _one_score(query[b, i], key[b, j], weight, far)
