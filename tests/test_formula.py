@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import test_conformance as conformance
 import torch
+from cases import MASKS, Case, D, MaskCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operators import fused_serves
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -72,7 +75,7 @@ REDUCTIONS: list[Callable[[Tensor], Tensor]] = [
 
 
 @st.composite
-def formulas(draw: st.DrawFn) -> Callable[[Tensor, float, Tensor], Formula]:
+def formulas(draw: st.DrawFn) -> Callable[[Tensor, float, Tensor | float], Formula]:
     """A random formula of a vector, a number and a number for each head."""
 
     def body() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -86,7 +89,7 @@ def formulas(draw: st.DrawFn) -> Callable[[Tensor, float, Tensor], Formula]:
             for step in steps:
                 x = step(x)
             if weighted:
-                x = x * vector
+                x = x * vector.to(x.dtype)
             return x if again is None else again(x, key.unsqueeze(-3))
 
         return run
@@ -96,7 +99,7 @@ def formulas(draw: st.DrawFn) -> Callable[[Tensor, float, Tensor], Formula]:
     joined = draw(st.sampled_from(BINARY))
     after = draw(st.sampled_from([None, *UNARY]))
 
-    def make(vector: Tensor, number: float, heads: Tensor) -> Formula:
+    def make(vector: Tensor, number: float, heads: Tensor | float) -> Formula:
         def formula(query: Tensor, key: Tensor) -> Tensor:
             found = [reduce(part(query, key, vector)) for part, reduce in parts]
             if product:
@@ -119,6 +122,66 @@ def test_random_formulas(make: Callable[..., Formula], d: int, n: int) -> None:
     heads = torch.tensor([0.7, 1.1], dtype=torch.float64).view(2, 1, 1).requires_grad_()
     formula = make(vector, 2.5, heads)
     _agree(formula, _tokens(n, 37, d, 2), [vector, heads])
+
+
+@st.composite
+def random_cases(draw: st.DrawFn) -> Case:
+    """A random formula as a case of the conformance suite; its oracle asks it for a pair alone."""
+    vector = torch.linspace(0.4, 1.3, D, dtype=torch.float64)
+    formula = draw(formulas())(vector, 2.5, 0.8)
+
+    def score(query: Sequence[float], key: Sequence[float]) -> float:
+        pair = (torch.tensor([x], dtype=torch.float64) for x in (query, key))
+        return formula(*pair).item()
+
+    return Case("callable", lambda: formula, lambda _: score)
+
+
+FUSED_MASKS = [case for case in MASKS if fused_serves(Case("callable", None, None), case)]  # type: ignore[arg-type]
+RULES = [
+    conformance.test_answer_and_total_equal_the_oracle,
+    conformance.test_more_queries_than_keys_are_aligned_to_the_end,
+    conformance.test_a_masked_key_has_no_influence,
+    conformance.test_dropout_is_the_same_for_every_operator,
+    conformance.test_weights_form_a_convex_combination,
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__.removeprefix("test_"))
+@settings(max_examples=5, deadline=None)
+@given(case=random_cases(), mask_case=st.sampled_from(FUSED_MASKS))
+def test_random_formulas_keep_the_rules_under_masks(
+    rule: Callable[..., None], case: Case, mask_case: MaskCase
+) -> None:
+    rule("fused", case, mask_case)
+
+
+UNMASKED_RULES = [
+    conformance.test_the_order_of_keys_does_not_matter,
+    conformance.test_batch_entries_are_independent,
+    conformance.test_leading_axes_broadcast,
+    conformance.test_strides_do_not_matter,
+]
+
+
+@pytest.mark.parametrize(
+    "rule", UNMASKED_RULES, ids=lambda rule: rule.__name__.removeprefix("test_")
+)
+@settings(max_examples=4, deadline=None)
+@given(random_cases())
+def test_random_formulas_keep_the_rules(rule: Callable[..., None], case: Case) -> None:
+    rule("fused", case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@settings(max_examples=4, deadline=None)
+@given(random_cases(), st.sampled_from(conformance.FEW_MASKS))
+def test_random_formulas_are_as_exact_as_a_naive_computation(
+    dtype: torch.dtype, case: Case, mask_case: MaskCase
+) -> None:
+    conformance.test_error_is_at_most_twice_that_of_a_naive_computation(
+        "fused", case, mask_case, dtype
+    )
 
 
 def test_gradients_of_all_a_formula_closes_over_once_and_twice() -> None:
@@ -226,7 +289,8 @@ REFUSED: dict[str, tuple[Formula, str]] = {
     "over keys": (lambda q, k: q @ (k - k.mean(-2, keepdim=True)).mT, "mean over all keys"),
     "softmax": (lambda q, k: (q @ k.mT).softmax(-1), "softmax of a pair is not supported"),
     "sum of pairs": (lambda q, k: q @ k.mT - (q @ k.mT).sum(-1, keepdim=True), "sum over all keys"),
-    "along keys": (lambda q, k: q @ k.softmax(-2).mT, "a score of a pair depends on other keys"),
+    "along keys": (lambda q, k: q @ k.softmax(-2).mT, "makes a score depend on other keys"),
+    "along queries": (lambda q, k: q.cumsum(-2) @ k.mT, "cumsum (test_formula.py:"),
     "sort": (lambda q, k: _difference(q, k).sort(-1).values[..., 0], "sort of a pair is not supp"),
     "branch": (lambda q, k: q @ k.mT if k.sum() > 0 else k @ q.mT, "sum over all keys"),
     "look": (lambda q, k: q @ k.mT * float(k[..., 0]), "it looks at numbers by float"),
@@ -234,6 +298,7 @@ REFUSED: dict[str, tuple[Formula, str]] = {
     "in place": (lambda q, k: q.mul_(2) @ k.mT, "it writes to its tokens by mul_"),
     "detached": (lambda q, k: (q @ k.mT).detach(), "detach of a pair is not supported"),
     "positions": (lambda q, k: q @ k.mT + torch.ones(q.shape[-2], k.shape[-2]).tril(), "as a mask"),
+    "mistaken": (lambda q, k: (q @ k.mT).nothing, "has no attribute 'nothing' (test_formula.py:"),
     "again": (lambda q, k: (_difference(q, k) - (q @ k.mT).unsqueeze(-1)).abs().sum(-1), "again"),
     "tokens only": (lambda q, k: (q * 2).sum(-1, keepdim=True), "do not depend on both"),
 }  # fmt: skip
@@ -246,7 +311,7 @@ def test_what_is_not_compiled_says_why_and_where(name: str) -> None:
     with pytest.raises(ValueError, match="operator 'fused' does not support this input") as caught:
         qkv.attend(query, key, value, similarity=formula, operator="fused")
     assert reason in str(caught.value)
-    if reason.endswith(("supported", "all keys")):
+    if reason.endswith(("supported", "keys")):
         assert "(test_formula.py:" in str(caught.value), "the user's own line"
         assert "lambda q, k:" in str(caught.value)
     if name in ("softmax", "sort", "over keys"):  # others answer

@@ -94,7 +94,7 @@ def follow(
     return _gather(trace, held, counts, dtype)
 
 
-def _as_additive(trace: Trace, found: Additive, held: list[Any], counts: dict[str, int]) -> Form:
+def _as_additive(trace: Trace, pattern: Additive, held: list[Any], counts: dict[str, int]) -> Form:
     columns, entries, size = {}, {}, 1
     for i, (slot, source, x) in enumerate(
         zip(trace.drawn.slots, trace.drawn.sources, held, strict=True)
@@ -105,7 +105,7 @@ def _as_additive(trace: Trace, found: Additive, held: list[Any], counts: dict[st
             entries[i] = x.reshape(-1) if isinstance(x, Tensor) else x
         if slot.axis is not None:
             size = x.shape[source.feature]
-    return Form("additive", *factorised(found, columns, entries, size))
+    return Form("additive", *factorised(pattern, columns, entries, size))
 
 
 def _gather(trace: Trace, held: list[Any], counts: dict[str, int], dtype: torch.dtype) -> Form:

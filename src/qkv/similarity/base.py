@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from qkv.formula.forms import form as traced_form
 from qkv.formula.forms import was_traced
+from qkv.formula.traced import Traced
 from qkv.tracing import is_eager
 
 #: Types in which a sum over many keys would lose too much; they are computed in float32.
@@ -344,6 +345,8 @@ def widen(tensor: Tensor) -> Tensor:
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right; where heads (axis −3) share the right side, torch would copy it for each."""
     if left.ndim < 3 or right.ndim < 4 or right.shape[-3] != 1 or left.shape[-3] == 1:
+        return left @ right
+    if isinstance(left, Traced):  # of which no product is computed
         return left @ right
     rows = left.flatten(-3, -2) @ right.squeeze(-3)
     found: Tensor = rows.unflatten(-2, left.shape[-3:-1])

@@ -39,8 +39,8 @@ def own_kernel(
     column: str, type: pa.DataType, entries: pa.Array, kernel: Kernel, bandwidth: float
 ) -> Comparison:
     """A kernel of the distance between numbers or times."""
-    own = OwnKernel(column, type, entries, kernel, bandwidth)
-    return own if own.derived.address else ByTorch(own)
+    comparison = OwnKernel(column, type, entries, kernel, bandwidth)
+    return comparison if comparison.derived.address else ByTorch(comparison)
 
 
 class OwnKernel(Distance):
@@ -120,13 +120,13 @@ class Pairs(Comparison):
 
     def logs(self, keys: pa.Array) -> np.ndarray:
         if self._is_vector:
-            found = key_vectors(keys, self.column, self.query.shape[1])
+            tokens = key_vectors(keys, self.column, self.query.shape[1])
         else:
-            found = numbers(plain(keys))[:, None]
-        if len(found) == 0:
+            tokens = numbers(plain(keys))[:, None]
+        if len(tokens) == 0:
             return np.empty((len(self.query), 0))
         with torch.no_grad():
-            logs = self._compiled(_tensor(found))
+            logs = self._compiled(_tensor(tokens))
         if np.isnan(logs).any():
             raise _not_weights(described(self._similarity))
         return logs

@@ -92,8 +92,8 @@ class TileFunctions:
 def _derived(program: Callable[[], Program], function: Callable[[str], Callback]) -> TileFunctions:
     @cache
     def traits() -> Traits:
-        own = program()
-        return Traits(own.parts, own.proportional, short_rows=False, cost=own.cost)
+        traced = program()
+        return Traits(traced.parts, traced.proportional, short_rows=False, cost=traced.cost)
 
     forms = ("scores", "row_scores", "row_gradient", "gradient", "kept_scores", "kept_row_scores")
     return TileFunctions(**{form: function(form) for form in forms}, traits=traits)
@@ -127,9 +127,9 @@ BUILT_IN: dict[str, Callable[[], Program]] = {
 def _built_in(kind: str) -> TileFunctions:
     def function(form: str) -> BuiltIn:
         # A gradient for the bandwidth makes no difference to scores.
-        own = kind.removeprefix("learned_") if form.endswith("scores") else kind
-        known = FUNCTIONS.get(f"formula.{own}.{form}")
-        return known if isinstance(known, BuiltIn) else BuiltIn(BUILT_IN[own], own, form)
+        owner = kind.removeprefix("learned_") if form.endswith("scores") else kind
+        known = FUNCTIONS.get(f"formula.{owner}.{form}")
+        return known if isinstance(known, BuiltIn) else BuiltIn(BUILT_IN[owner], owner, form)
 
     return _derived(BUILT_IN[kind], function)
 
@@ -159,5 +159,5 @@ def _of_formula(program: Program) -> TileFunctions:
 
 def program_of_kind(kind: str) -> Program | None:
     """The program of a formula, ours or someone else's; None: it is written by hand."""
-    own = BUILT_IN.get(kind)
-    return PROGRAMS.get(kind) if own is None else own()
+    built_in = BUILT_IN.get(kind)
+    return PROGRAMS.get(kind) if built_in is None else built_in()
