@@ -209,7 +209,7 @@ def _against_keops() -> Iterator[Figure]:
 
 
 class _Gate(nn.Module):
-    """What `qkv.Gated` says, as someone else writes it."""
+    """The formula of `qkv.Gated`, as a user writes it."""
 
     def __init__(self, gated: qkv.Gated) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def _laplacian(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _against_built_in() -> Iterator[Figure]:
-    """What someone writes against the similarity of the package that says the same."""
+    """A user's formula against the package's similarity of the same formula."""
     tokens, gated = _tokens(N), qkv.Gated(D, D)
     for name, formula, built_in in (
         ("Laplacian", _laplacian, qkv.Laplacian()),
@@ -255,12 +255,13 @@ def _in_a_table() -> Iterator[Figure]:
     key, value = torch.randn(2, TABLE_ROWS, dtype=torch.float64).numpy()
     database = qkv.Database(pa.table({"key": key, "value": value}), key="key", value="value")
 
+    kernels: list[Any] = [_gaussian_of, "gaussian"]
     for name, ask, query in (
         ("a query", database.query, 0.5), ("8 queries", database.curve, list(range(8)))
     ):  # fmt: skip
         runs = (
             lambda how=how, ask=ask, query=query: ask(query, similarity=how, bandwidth=0.5)
-            for how in (_gaussian_of, "gaussian")
+            for how in kernels
         )
         derived, known = seconds(*runs, rounds=7)
         work = f"Gaussian of {TABLE_ROWS:,} rows, {name}: its time as a formula / as built in"
@@ -271,11 +272,12 @@ def _in_a_regression() -> Iterator[Figure]:
     """The same in a regressor; of one column the package's own takes sums over sorted keys."""
     if importlib.util.find_spec("sklearn") is None:
         return
+    kernels: list[Any] = [_gaussian_of, "gaussian"]
     for columns, limit in ((3, "≤ 1.2"), (1, "")):
         x = torch.randn(EXAMPLES, columns, dtype=torch.float64).numpy()
         models = (
             qkv.NadarayaWatsonRegressor(kernel=how, bandwidth=0.3).fit(x, x[:, 0])
-            for how in (_gaussian_of, "gaussian")
+            for how in kernels
         )
         runs = (partial(model.predict, x[::10]) for model in models)
         derived, known = seconds(*runs, rounds=7)

@@ -65,7 +65,7 @@ class PositionBias(nn.Module, Mask):
 
     def signature(self) -> Hashable | None:
         if not type(self).__module__.startswith("qkv.bias."):
-            return None  # a class of someone else's may depend on anything
+            return None  # a user's class may depend on anything
         held = self.tensors()
         return type(self), *((x.shape, x.dtype, x.device, x.requires_grad) for x in held)
 

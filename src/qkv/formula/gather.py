@@ -187,5 +187,5 @@ def _joined(parts: list[Any], dtype: torch.dtype) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _of_numbers(numbers: tuple[float, ...], dtype: torch.dtype) -> Tensor:
-    """Constants, which mostly are those of the call before; nobody writes to them."""
+    """Constants, mostly the same from call to call; they are only read."""
     return torch.tensor(numbers, dtype=dtype)

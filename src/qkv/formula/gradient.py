@@ -29,7 +29,7 @@ def gradient(tile: Tile, rows: bool) -> None:
         assert node.args[0].axis is not None
         slope = graph.leaf("slope")
         start = slope
-        if node.op != "sum":  # whoever is the extreme has its slope
+        if node.op != "sum":  # the slope goes to the features that are the extreme
             algebra = Algebra(graph)
             value = graph.leaf("value")
             start = algebra("where", algebra("eq", node.args[0], value), slope, 0.0)

@@ -244,6 +244,10 @@ def _same(session: Session, x: Any, *args: Any, **kwargs: Any) -> Any:
         wanted = kwargs.get("dtype") or next(x for x in args if isinstance(x, torch.dtype))
         if not wanted.is_floating_point:
             raise refuse(f"a pair as {wanted} is not supported")
+    if not isinstance(x, Traced):  # a tensor of the formula's own, like a pair
+        tokens = session.query.held
+        assert tokens is not None
+        return x.to(tokens.dtype)
     return x
 
 

@@ -305,6 +305,8 @@ def _with_axes(root: Node, slots: list[Slot], places: list[int], of_reduction: l
             if node.op == "div" and not _differs(args[1], slots):
                 # One division for all pairs.
                 copy = graph.node("mul", args[0], graph.node("div", graph.constant(1.0), args[1]))
+            elif node.op == "mul" and (squared := _squared_root(graph, *args)):
+                copy = squared
             elif not node.is_reduction:
                 copy = graph.node(node.op, *args)
             else:
@@ -313,6 +315,17 @@ def _with_axes(root: Node, slots: list[Slot], places: list[int], of_reduction: l
         made[node] = copy
         summed[copy] = copy.is_reduction or any(summed[made[arg]] for arg in node.args)
     return made[root]
+
+
+def _squared_root(graph: Graph, a: Node, b: Node) -> Node | None:
+    """√x · √x, or c · √x · √x, without the roots of sums of squares that norms are made of."""
+    if a is b and a.op == "root":
+        return a.args[0]
+    for product, root in ((a, b), (b, a)):
+        if root.op == "root" and product.op == "mul" and root in product.args:
+            factor = product.args[product.args[0] is root]
+            return graph.node("mul", factor, root.args[0])
+    return None
 
 
 def _differs(node: Node, slots: list[Slot]) -> bool:

@@ -148,7 +148,7 @@ def take_up(tile: Tile, node: Node, carried: Sequence[Value], value: Value) -> l
 
 
 def add_to(tile: Tile, total: Value, value: Value, origin: Node) -> Value:
-    """total + value as one multiply-add, which processors may do beside the additions of others.
+    """total + value as one multiply-add, which does not compete with additions for a vector unit.
 
     A product is one anyway.
     """

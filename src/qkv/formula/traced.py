@@ -51,7 +51,7 @@ def line_of(error: BaseException) -> str:
 
 
 def _shown(name: str, number: int) -> str:
-    if "/qkv/" in name:  # one of ours says nothing to whoever wrote a formula
+    if "/qkv/" in name:  # a line of the package does not help the author of a formula
         return ""
     source = linecache.getline(name, number).strip()
     return f" ({Path(name).name}:{number}{f': {source}' if source else ''})"

@@ -67,10 +67,10 @@ def levels() -> list[Target]:
     has = {each[1:] for each in features.split(",") if each.startswith("+")}
     wanted: set[str] = set().union(*LEVELS.values())
     fitting = []
-    for level, features in LEVELS.items():
+    for level, asked in LEVELS.items():
         if triple.startswith("x86_64") and (wanted <= has or name == level):
             fitting.append(Target(triple, level, ""))
-        wanted -= set(features)
+        wanted -= set(asked)
     return fitting
 
 

@@ -361,6 +361,8 @@ def log_or_never(scores: Tensor) -> Tensor:
 
 def steps(scores: Tensor, *tokens: Tensor) -> Tensor:
     """Scores, or what is made of them, as a step function of `tokens`: their gradient is 0."""
+    if isinstance(scores, Traced):  # comparisons have no slope in a program
+        return scores
     if is_eager(scores, *tokens):
         return _Steps.apply(scores, *tokens) if torch.is_grad_enabled() else scores  # type: ignore[no-untyped-call]
     for token in tokens:

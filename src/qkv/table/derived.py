@@ -1,4 +1,4 @@
-"""Kernels of someone's own as the inner loop calls them: compiled from their formulas."""
+"""Users' kernels as the inner loop calls them: compiled from their formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons by a similarity of someone's own: a kernel of distance, or any formula of two tokens.
+"""Comparisons by a user's similarity: a kernel of distance, or any formula of two tokens.
 
 Both are compiled from their formulas; what cannot be compiled is computed by torch.
 """
@@ -27,7 +27,7 @@ _AT_ONCE = 2**22
 
 
 def described(similarity: Similarity) -> str:
-    """What a similarity of someone's own is called."""
+    """The name of a user's similarity."""
     return str(getattr(similarity.formula, "__name__", type(similarity).__name__))
 
 
@@ -44,7 +44,7 @@ def own_kernel(
 
 
 class OwnKernel(Distance):
-    """A kernel of someone's own, which the inner loop calls by its address."""
+    """A user's kernel, which the inner loop calls by its address."""
 
     def __init__(
         self, column: str, type: pa.DataType, entries: pa.Array, kernel: Kernel, bandwidth: float

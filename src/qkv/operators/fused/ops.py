@@ -158,7 +158,7 @@ class _Eager(torch.autograd.Function):
 
 
 def _eager(tensor: Tensor) -> bool:
-    """Whether nobody traces, transforms or watches the operators that are called."""
+    """Whether the operators that are called are neither traced, transformed nor watched."""
     if not can_read_values(tensor) or type(tensor) not in (Tensor, nn.Parameter):
         return False
     # The public surface has no such question; the name is checked by a test.

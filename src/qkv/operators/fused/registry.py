@@ -31,7 +31,7 @@ SHORT = 32
 
 
 class Traits(NamedTuple):
-    """What the drivers need to know of tile functions beside their addresses."""
+    """Properties of tile functions that the drivers depend on."""
 
     parts: int = 1  # blocks of lines that the gradient works in
     proportional: bool = False  # scores are weights, not logits
@@ -147,7 +147,7 @@ SIMILARITIES: dict[str, TileFunctions] = {
 
 
 def functions_of(kind: str) -> TileFunctions:
-    """The tile functions of a kind: one of the above, or those of someone's formula."""
+    """The tile functions of a kind: built in, or derived from a user's formula."""
     known = SIMILARITIES.get(kind)
     return _of_formula(PROGRAMS[kind]) if known is None else known
 
@@ -158,6 +158,6 @@ def _of_formula(program: Program) -> TileFunctions:
 
 
 def program_of_kind(kind: str) -> Program | None:
-    """The program of a formula, ours or someone else's; None: it is written by hand."""
+    """The program of a formula, built in or a user's; None: it is written by hand."""
     built_in = BUILT_IN.get(kind)
     return PROGRAMS.get(kind) if built_in is None else built_in()

@@ -187,7 +187,7 @@ class Product(_Parts):
 
 
 def _takes_tokens(part: Similarity) -> bool:
-    """Whether a part compares the tokens themselves, or nobody knows what it makes of them."""
+    """Whether a part compares the tokens themselves, or makes of them what has no known size."""
     return type(part).prepare is Similarity.prepare or part.prepared_size() is None
 
 
