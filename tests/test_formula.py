@@ -85,6 +85,18 @@ def test_a_constant_that_changes_is_never_stale() -> None:
     assert_agree(formula, tokens, [state["width"]])
 
 
+def test_constants_of_tokens_that_are_equal_once_may_differ_later() -> None:
+    tokens, factors = draw_tokens(9, 11, 3), [0.5, 0.5]
+
+    def formula(query: Tensor, key: Tensor) -> Tensor:
+        first, second = (difference(query * factor, key) for factor in factors)
+        return -first.abs().sum(-1) - second.square().sum(-1)
+
+    assert_agree(formula, tokens)
+    factors[1] = 2.0
+    assert_agree(formula, tokens)
+
+
 def test_in_place_operations_on_pairs_and_shapes_that_are_asked_for() -> None:
     def formula(query: Tensor, key: Tensor) -> Tensor:
         n, d = query.shape[-2:]
