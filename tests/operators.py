@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from cases import LINES, MASKS, SIMILARITIES, Case, MaskCase
+from cases import ALGEBRA, LINES, MASKS, SIMILARITIES, Case, MaskCase
 
 DOT_PRODUCTS = {
     "dot",
@@ -43,13 +43,14 @@ KERNELS = {
 }
 
 
-def _fused(case: Case, mask: MaskCase) -> bool:
+def fused_serves(case: Case, mask: MaskCase) -> bool:
     """No fused kernel for look-ups; no mask that ranks or is two runs at once."""
     kind = case.name.split("-")[0]
     if mask.top is not None or mask.name in {"window-or-blocks", "except-self"}:
         return False
-    dots = {"dot", "scaled_dot", "cosine", "bilinear"}
-    return kind in {"additive", "gated", "euclidean", "callable", "formula", *KERNELS, *dots}
+    if case.name in DOT_PRODUCTS or case in ALGEBRA:
+        return True
+    return kind in {"additive", "gated", "euclidean", "callable", "formula", *KERNELS}
 
 
 def _lookup(case: Case, mask: MaskCase) -> bool:
@@ -62,7 +63,7 @@ SERVES: dict[str, Callable[[Case, MaskCase], bool]] = {
     "streamed": lambda case, mask: True,
     "sdpa": _sdpa,
     "banded": _banded,
-    "fused": _fused,
+    "fused": fused_serves,
     "topk": lambda case, mask: mask.top is not None,
     "lookup": _lookup,
     "sorted": lambda case, mask: case in LINES and mask.name == "none",

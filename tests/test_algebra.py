@@ -143,7 +143,7 @@ def _several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("operator", [None, "dense", "streamed"])
+@pytest.mark.parametrize("operator", [None, "dense", "streamed", "fused"])
 def test_the_answer_is_the_formulas(name: str, operator: str | None) -> None:
     make, log_score = CASES[name]
     query, key, value = _inputs()
@@ -156,7 +156,7 @@ def test_the_answer_is_the_formulas(name: str, operator: str | None) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("operator", ["dense", "streamed"])
+@pytest.mark.parametrize("operator", ["dense", "streamed", "fused"])
 def test_gradients_once_and_twice(name: str, operator: str) -> None:
     similarity = CASES[name][0]()
     tensors = [x[:, :, :3].requires_grad_() for x in _inputs()]
@@ -168,7 +168,7 @@ def test_gradients_once_and_twice(name: str, operator: str) -> None:
     torch.autograd.gradgradcheck(function, tensors, fast_mode=True, atol=1e-4)
 
 
-@pytest.mark.parametrize("operator", ["dense", "streamed", "sdpa", "banded"])
+@pytest.mark.parametrize("operator", ["dense", "streamed", "sdpa", "banded", "fused"])
 def test_learned_factors_and_temperatures_of_heads_get_their_gradients(operator: str) -> None:
     factor = nn.Parameter(torch.tensor(SLOPES, dtype=torch.float64))
     tempered = qkv.ScaledDot().with_temperature(SLOPES, learnable=True).double()
@@ -182,6 +182,29 @@ def test_learned_factors_and_temperatures_of_heads_get_their_gradients(operator:
         return qkv.attend(query, key, value, similarity=similarity, mask=mask, operator=operator)
 
     torch.autograd.gradcheck(function, parameters, fast_mode=True)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: qkv.ScaledDot().with_temperature(SLOPES, learnable=True),
+        lambda: qkv.Euclidean().with_temperature(SLOPES, learnable=True),
+        lambda: (qkv.Gated(D, D) + qkv.Dot()).with_temperature(SLOPES, learnable=True),
+        lambda: qkv.Additive(D, D, HIDDEN).with_temperature(SLOPES, learnable=True),
+    ],
+)
+def test_learned_temperatures_of_heads_that_share_their_keys(make: Callable[[], Any]) -> None:
+    similarity = make().double()
+    query, key, value = _inputs()
+    shared = [x[:, :1].requires_grad_() for x in (key, value)]
+
+    def run(operator: str) -> list[Tensor]:
+        answer = qkv.attend(query, *shared, similarity=similarity, operator=operator)
+        wanted = [*shared, *similarity.parameters()]
+        return [answer, *torch.autograd.grad(answer.square().sum(), wanted)]
+
+    for fused, dense in zip(run("fused"), run("dense"), strict=True):
+        torch.testing.assert_close(fused, dense, rtol=1e-9, atol=1e-10)
 
 
 def test_what_is_a_dot_product_says_so() -> None:

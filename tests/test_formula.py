@@ -4,121 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from formulas import Formula, assert_agree, difference, draw_tokens
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import qkv
-from qkv.formula import forms, probes
+from qkv.formula import PROGRAMS, forms, probes
 from qkv.similarity.base import FusedForm, derived_form
-
-Formula = Callable[[Tensor, Tensor], Tensor]
-
-
-def _difference(query: Tensor, key: Tensor) -> Tensor:
-    return query.unsqueeze(-2) - key.unsqueeze(-3)
-
-
-def _tokens(n: int, m: int, d: int, *lead: int, d_v: int = 3) -> list[Tensor]:
-    torch.manual_seed(n * m + d)
-    return [torch.randn(*lead, r, c, dtype=torch.float64) for r, c in ((n, d), (m, d), (m, d_v))]
-
-
-def _gradients(
-    formula: Any, operator: str, tokens: list[Tensor], others: list[Tensor]
-) -> list[Tensor]:
-    leaves = [x.clone().requires_grad_() for x in tokens]
-    partial = qkv.attend_partial(*leaves, similarity=formula, operator=operator)
-
-    def drawn(x: Tensor) -> Tensor:  # linear, so that slopes do not depend on how large totals are
-        return (x.reshape(-1) * torch.linspace(-1, 2, x.numel(), dtype=torch.float64)).sum()
-
-    total = drawn(partial.answer) + drawn(partial.log_total)
-    found = torch.autograd.grad(total, [*leaves, *others], materialize_grads=True)
-    return [partial.answer.detach(), partial.log_total.detach(), *found]
-
-
-def _agree(formula: Any, tokens: list[Tensor], others: list[Tensor] | None = None) -> None:
-    """The derived kernel and the formula itself, differentiated by torch."""
-    own, plain = (_gradients(formula, name, tokens, others or []) for name in ("fused", "dense"))
-    for found, expected in zip(own, plain, strict=True):
-        size = max(1.0, expected.abs().max().item())
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10 * size)
-
-
-UNARY: list[Callable[[Tensor], Tensor]] = [
-    torch.abs, torch.tanh, torch.sigmoid, torch.sin, torch.cos, F.softplus, F.gelu, F.silu,
-    torch.relu, torch.neg, torch.square, F.logsigmoid,
-    lambda x: torch.exp(-x.abs()), lambda x: torch.log1p(x.abs()), lambda x: (1 + x * x).sqrt(),
-    lambda x: torch.rsqrt(1.5 + x.abs()), lambda x: x.clamp(-0.7, 0.9), lambda x: x**3,
-    lambda x: (1.2 + x.abs()).log(), lambda x: (0.3 + x.abs()) ** 1.7, lambda x: 1 / (1 + x * x),
-    lambda x: torch.where(x > 0.2, x, 0.5 * x), lambda x: F.huber_loss(x, x * 0, reduction="none"),
-]  # fmt: skip
-BINARY: list[Callable[[Any, Any], Any]] = [
-    torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum,
-    lambda a, b: a / (1.5 + abs(b)), lambda a, b: torch.where(a < b, a * 0.5, b),
-]  # fmt: skip
-REDUCTIONS: list[Callable[[Tensor], Tensor]] = [
-    lambda x: x.sum(-1), lambda x: x.mean(-1), lambda x: x.amax(-1), lambda x: x.amin(-1),
-    lambda x: x.max(-1).values, lambda x: torch.linalg.vector_norm(x + 0.01, dim=-1),
-    lambda x: x.norm(p=1, dim=-1), lambda x: x.norm(p=3, dim=-1),
-]  # fmt: skip
-
-
-@st.composite
-def formulas(draw: st.DrawFn) -> Callable[[Tensor, float, Tensor], Formula]:
-    """A random formula of a vector, a number and a number for each head."""
-
-    def body() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        first = draw(st.sampled_from(BINARY))
-        steps = draw(st.lists(st.sampled_from(UNARY), max_size=2))
-        weighted = draw(st.booleans())
-        again = draw(st.sampled_from([None, *BINARY]))
-
-        def run(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
-            x = first(query.unsqueeze(-2), key.unsqueeze(-3))
-            for step in steps:
-                x = step(x)
-            if weighted:
-                x = x * vector
-            return x if again is None else again(x, key.unsqueeze(-3))
-
-        return run
-
-    parts = [(body(), draw(st.sampled_from(REDUCTIONS))) for _ in range(draw(st.integers(1, 2)))]
-    product = draw(st.booleans())
-    joined = draw(st.sampled_from(BINARY))
-    after = draw(st.sampled_from([None, *UNARY]))
-
-    def make(vector: Tensor, number: float, heads: Tensor) -> Formula:
-        def formula(query: Tensor, key: Tensor) -> Tensor:
-            found = [reduce(part(query, key, vector)) for part, reduce in parts]
-            if product:
-                found.append(query @ key.mT / number)
-            score = found[0]
-            for each in found[1:]:
-                score = joined(score, each)
-            return heads * (score if after is None else after(score))
-
-        return formula
-
-    return make
-
-
-@settings(max_examples=15, deadline=None)
-@given(formulas(), st.sampled_from([1, 3, 18]), st.sampled_from([2, 9]))
-def test_random_formulas(make: Callable[..., Formula], d: int, n: int) -> None:
-    """Values, totals, and gradients of tokens, of a vector and of a number for each head."""
-    vector = torch.linspace(0.4, 1.3, d, dtype=torch.float64, requires_grad=True)
-    heads = torch.tensor([0.7, 1.1], dtype=torch.float64).view(2, 1, 1).requires_grad_()
-    formula = make(vector, 2.5, heads)
-    _agree(formula, _tokens(n, 37, d, 2), [vector, heads])
 
 
 def test_gradients_of_all_a_formula_closes_over_once_and_twice() -> None:
@@ -126,10 +22,10 @@ def test_gradients_of_all_a_formula_closes_over_once_and_twice() -> None:
     temperature = torch.tensor([[[0.4]], [[0.9]]], dtype=torch.float64, requires_grad=True)
 
     def formula(query: Tensor, key: Tensor) -> Tensor:
-        squared = (_difference(query, key) / width).square().sum(-1)
+        squared = (difference(query, key) / width).square().sum(-1)
         return torch.log1p(squared) / -temperature.exp() + torch.tanh(query @ key.mT)
 
-    query, key, value = (x.requires_grad_() for x in _tokens(3, 5, 3, 2))
+    query, key, value = (x.requires_grad_() for x in draw_tokens(3, 5, 3, 2))
 
     def function(query: Tensor, key: Tensor, value: Tensor, *_: Tensor) -> Tensor:
         return qkv.attend(query, key, value, similarity=formula, operator="fused")
@@ -139,20 +35,41 @@ def test_gradients_of_all_a_formula_closes_over_once_and_twice() -> None:
     torch.autograd.gradgradcheck(function, arguments, fast_mode=True, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "formula",
+    [lambda q, k: -(torch.cdist(q, k) ** 2), lambda q, k: _half_squared(_norm(q, k))],
+)
+def test_a_square_takes_no_root_of_what_is_squared(formula: Formula) -> None:
+    tokens = draw_tokens(5, 23, 4, 2)
+    tokens[1][:, 0] = tokens[0][:, 0]  # where a root would have no slope
+    form = derived_form(formula, formula, *tokens[:2], proportional=False)
+    assert isinstance(form, FusedForm)
+    assert "root" not in {node.op for node in PROGRAMS[form.kind].order}
+    assert_agree(formula, tokens)
+
+
+def _half_squared(u: Tensor) -> Tensor:
+    return -0.5 * u * u
+
+
+def _norm(query: Tensor, key: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(difference(query, key), dim=-1)
+
+
 def test_ties_share_a_slope_as_in_torch() -> None:
-    tokens = _tokens(4, 6, 5)
+    tokens = draw_tokens(4, 6, 5)
     tokens[0] = tokens[0].round()
     tokens[1] = tokens[1].round()
-    _agree(lambda q, k: -_difference(q, k).abs().amax(-1), tokens)
-    _agree(lambda q, k: torch.maximum(q.unsqueeze(-2), k.unsqueeze(-3)).sum(-1), tokens)
+    assert_agree(lambda q, k: -difference(q, k).abs().amax(-1), tokens)
+    assert_agree(lambda q, k: torch.maximum(q.unsqueeze(-2), k.unsqueeze(-3)).sum(-1), tokens)
 
 
 def test_a_constant_that_changes_is_never_stale() -> None:
-    tokens = _tokens(9, 11, 3)
+    tokens = draw_tokens(9, 11, 3)
     state: dict[str, Any] = {"scale": 0.5, "width": torch.ones(3).double(), "bent": False}
 
     def formula(query: Tensor, key: Tensor) -> Tensor:
-        distance = (_difference(query, key) * state["width"]).abs().sum(-1) * -state["scale"]
+        distance = (difference(query, key) * state["width"]).abs().sum(-1) * -state["scale"]
         return distance.tanh() if state["bent"] else distance
 
     for change in (
@@ -163,9 +80,21 @@ def test_a_constant_that_changes_is_never_stale() -> None:
         {"scale": 3},
     ):
         state |= change
-        _agree(formula, tokens)
+        assert_agree(formula, tokens)
     state["width"] = torch.rand(3).double().requires_grad_()
-    _agree(formula, tokens, [state["width"]])
+    assert_agree(formula, tokens, [state["width"]])
+
+
+def test_constants_of_tokens_that_are_equal_once_may_differ_later() -> None:
+    tokens, factors = draw_tokens(9, 11, 3), [0.5, 0.5]
+
+    def formula(query: Tensor, key: Tensor) -> Tensor:
+        first, second = (difference(query * factor, key) for factor in factors)
+        return -first.abs().sum(-1) - second.square().sum(-1)
+
+    assert_agree(formula, tokens)
+    factors[1] = 2.0
+    assert_agree(formula, tokens)
 
 
 def test_in_place_operations_on_pairs_and_shapes_that_are_asked_for() -> None:
@@ -178,9 +107,9 @@ def test_in_place_operations_on_pairs_and_shapes_that_are_asked_for() -> None:
         return -pairs.sum(-1).view(*query.shape[:-1], key.shape[-2])
 
     def plain(query: Tensor, key: Tensor) -> Tensor:
-        return -_difference(query, key).abs().sum(-1) * 3**-0.5
+        return -difference(query, key).abs().sum(-1) * 3**-0.5
 
-    tokens = _tokens(9, 11, 3, 2)
+    tokens = draw_tokens(9, 11, 3, 2)
     found = qkv.attend(*tokens, similarity=formula, operator="fused")
     torch.testing.assert_close(found, qkv.attend(*tokens, similarity=plain, operator="dense"))
 
@@ -193,13 +122,13 @@ def test_in_place_operations_on_pairs_and_shapes_that_are_asked_for() -> None:
         lambda q, k: 5 * torch.tanh(F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT / 5),
         lambda q, k: -torch.cdist(q, k, p=1) - torch.cdist(q, k, p=2.0).sqrt(),
         lambda q, k: -torch.log1p(torch.cdist(q, k) ** 2 / 4),
-        lambda q, k: -torch.acosh(1 + _difference(q / 9, k / 9).square().sum(-1)),
+        lambda q, k: -torch.acosh(1 + difference(q / 9, k / 9).square().sum(-1)),
         lambda q, k: q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :],
         lambda q, k: q[..., :2] @ k[..., 1:3].mT + (q @ k.mT).clamp(max=0.5),
     ],
 )
 def test_formulas_as_people_write_them(formula: Formula) -> None:
-    _agree(formula, _tokens(7, 23, 5, 2))
+    assert_agree(formula, draw_tokens(7, 23, 5, 2))
 
 
 def test_sums_of_tanh_take_the_factorised_kernel() -> None:
@@ -215,26 +144,28 @@ def test_sums_of_tanh_take_the_factorised_kernel() -> None:
         lambda q, k: out(torch.tanh(hidden(q, k))).squeeze(-1),
         lambda q, k: -2.5 * (torch.sigmoid(hidden(q, k)) * out.weight[0]).sum(-1),
     ):
-        tokens = _tokens(7, 23, 5, 2)
+        tokens = draw_tokens(7, 23, 5, 2)
         form = derived_form(formula, formula, *tokens[:2], proportional=False)
         assert isinstance(form, FusedForm)
         assert form.kind == "additive"
-        _agree(formula, tokens, parameters)
+        assert_agree(formula, tokens, parameters)
 
 
 REFUSED: dict[str, tuple[Formula, str]] = {
     "over keys": (lambda q, k: q @ (k - k.mean(-2, keepdim=True)).mT, "mean over all keys"),
     "softmax": (lambda q, k: (q @ k.mT).softmax(-1), "softmax of a pair is not supported"),
     "sum of pairs": (lambda q, k: q @ k.mT - (q @ k.mT).sum(-1, keepdim=True), "sum over all keys"),
-    "along keys": (lambda q, k: q @ k.softmax(-2).mT, "a score of a pair depends on other keys"),
-    "sort": (lambda q, k: _difference(q, k).sort(-1).values[..., 0], "sort of a pair is not supp"),
+    "along keys": (lambda q, k: q @ k.softmax(-2).mT, "makes a score depend on other keys"),
+    "along queries": (lambda q, k: q.cumsum(-2) @ k.mT, "cumsum (test_formula.py:"),
+    "sort": (lambda q, k: difference(q, k).sort(-1).values[..., 0], "sort of a pair is not supp"),
     "branch": (lambda q, k: q @ k.mT if k.sum() > 0 else k @ q.mT, "sum over all keys"),
     "look": (lambda q, k: q @ k.mT * float(k[..., 0]), "it looks at numbers by float"),
     "random": (lambda q, k: F.dropout(q, 0.5) @ k.mT, "it draws random numbers"),
     "in place": (lambda q, k: q.mul_(2) @ k.mT, "it writes to its tokens by mul_"),
     "detached": (lambda q, k: (q @ k.mT).detach(), "detach of a pair is not supported"),
     "positions": (lambda q, k: q @ k.mT + torch.ones(q.shape[-2], k.shape[-2]).tril(), "as a mask"),
-    "again": (lambda q, k: (_difference(q, k) - (q @ k.mT).unsqueeze(-1)).abs().sum(-1), "again"),
+    "mistaken": (lambda q, k: (q @ k.mT).nothing, "has no attribute 'nothing' (test_formula.py:"),
+    "again": (lambda q, k: (difference(q, k) - (q @ k.mT).unsqueeze(-1)).abs().sum(-1), "again"),
     "tokens only": (lambda q, k: (q * 2).sum(-1, keepdim=True), "do not depend on both"),
 }  # fmt: skip
 
@@ -242,11 +173,11 @@ REFUSED: dict[str, tuple[Formula, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_compiled_says_why_and_where(name: str) -> None:
     formula, reason = REFUSED[name]
-    query, key, value = _tokens(5, 7, 4, 2)
+    query, key, value = draw_tokens(5, 7, 4, 2)
     with pytest.raises(ValueError, match="operator 'fused' does not support this input") as caught:
         qkv.attend(query, key, value, similarity=formula, operator="fused")
     assert reason in str(caught.value)
-    if reason.endswith(("supported", "all keys")):
+    if reason.endswith(("supported", "keys")):
         assert "(test_formula.py:" in str(caught.value), "the user's own line"
         assert "lambda q, k:" in str(caught.value)
     if name in ("softmax", "sort", "over keys"):  # others answer
@@ -271,14 +202,14 @@ def test_a_gradient_of_someones_own_is_not_replaced() -> None:
     def formula(query: Tensor, key: Tensor) -> Tensor:
         return _Straight.apply(query @ key.mT)  # type: ignore[no-any-return,no-untyped-call]
 
-    tokens = _tokens(5, 7, 4)
+    tokens = draw_tokens(5, 7, 4)
     with pytest.raises(ValueError, match="the formula has no kernel"):
         qkv.attend(*tokens, similarity=formula, operator="fused")
 
 
 def test_explain_tells_of_the_kernel() -> None:
     def city_block(query: Tensor, key: Tensor) -> Tensor:
-        return -_difference(query, key).abs().sum(-1)
+        return -difference(query, key).abs().sum(-1)
 
     small = torch.randn(6, 5)
     plan = qkv.explain(small, small, small, similarity=city_block)
@@ -307,8 +238,8 @@ class _Cauchy(qkv.Similarity):
 
 
 def test_kernels_that_are_negative_show() -> None:
-    tokens = _tokens(5, 30, 4)
-    _agree(_Cauchy(0.0), tokens)
+    tokens = draw_tokens(5, 30, 4)
+    assert_agree(_Cauchy(0.0), tokens)
     answer = qkv.attend(*tokens, similarity=_Cauchy(-0.5), operator="fused")
     assert answer.isnan().all()
 
@@ -316,8 +247,8 @@ def test_kernels_that_are_negative_show() -> None:
 def test_heads_many_and_sizes_that_probes_have_too() -> None:
     """Leading axes are shortened on probes unless a parameter has them; 11, 13, 17 are primes."""
     slopes = torch.rand(17, 1, 1, dtype=torch.float64, requires_grad=True)
-    formula = lambda q, k: -slopes * _difference(q, k).abs().sum(-1)  # noqa: E731
-    _agree(formula, _tokens(13, 11, 3, 2, 17), [slopes])
+    formula = lambda q, k: -slopes * difference(q, k).abs().sum(-1)  # noqa: E731
+    assert_agree(formula, draw_tokens(13, 11, 3, 2, 17), [slopes])
     assert max(probes.PRIMES) > 17
 
 

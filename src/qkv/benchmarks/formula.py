@@ -21,7 +21,7 @@ from qkv.benchmarks.measure import can_measure_memory, peak_extra_bytes, seconds
 
 N, D = 2048, 64
 LONG = 16_384
-TABLE_ROWS = 2_000_000
+TABLE_ROWS, EXAMPLES = 2_000_000, 20_000
 MB = 1e6
 
 Formula = Callable[[Tensor, Tensor], Tensor]
@@ -132,7 +132,7 @@ def _eager(formula: Formula) -> Callable[..., Tensor]:
     return answer
 
 
-def _own(formula: Any, operator: str | None = None) -> Callable[..., Tensor]:
+def _by_qkv(formula: Any, operator: str | None = None) -> Callable[..., Tensor]:
     def answer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return qkv.attend(query, key, value, similarity=formula, operator=operator)
 
@@ -158,17 +158,17 @@ def _forward(answer: Callable[..., Tensor], tokens: list[Tensor]) -> Callable[[]
 def _against_eager(row: Row) -> Iterator[Figure]:
     formula = row.formula() if isinstance(row.formula, type) else row.formula
     name, tokens = row.formula.__name__, _tokens(row.n)
-    own, eager = _own(formula), _eager(formula)
+    qkvs, eager = _by_qkv(formula), _eager(formula)
     start = time.perf_counter()
-    _forward(own, tokens)()
+    _forward(qkvs, tokens)()
     first = time.perf_counter() - start
-    _both_ways(own, tokens, formula)()
+    _both_ways(qkvs, tokens, formula)()
     whole = time.perf_counter() - start
     for direction, limit, run in (
         ("forward", row.forward, _forward),
         ("both ways", row.both, lambda f, x: _both_ways(f, x, formula)),
     ):
-        slow, quick = seconds(run(eager, tokens), run(own, tokens), rounds=3)
+        slow, quick = seconds(run(eager, tokens), run(qkvs, tokens), rounds=3)
         note = f"{quick * 1e3:.1f} ms; the first call {first if run is _forward else whole:.2f} s"
         work = f"{name}, {row.n:,}², {direction}: eager's time / qkv's"
         yield Figure(work, slow / quick, "×", limit, note)
@@ -181,7 +181,7 @@ def _against_compile() -> Iterator[Figure]:
         ("forward", "≥ 4", _forward),
         ("both ways", "≥ 3", lambda f, x: _both_ways(f, x, city_block)),
     ):
-        slow, quick = seconds(run(compiled, tokens), run(_own(city_block), tokens), rounds=3)
+        slow, quick = seconds(run(compiled, tokens), run(_by_qkv(city_block), tokens), rounds=3)
         yield Figure(
             f"city_block, {N:,}², {direction}: torch.compile's / qkv's", slow / quick, "×", limit
         )
@@ -198,18 +198,18 @@ def _against_keops() -> Iterator[Figure]:
     def keops(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         squared = ((LazyTensor(query[:, None]) - LazyTensor(key[None])) ** 2).sum(-1)
         weights = 1 / (1 + squared)
-        found: Tensor = (weights @ value) / (weights @ ones)
-        return found
+        answer: Tensor = (weights @ value) / (weights @ ones)
+        return answer
 
-    own = _own(Cauchy())
-    assert torch.allclose(keops(*tokens), own(*tokens), atol=1e-4)
-    slow, quick = seconds(_forward(keops, tokens), _forward(own, tokens), rounds=3)
+    qkvs = _by_qkv(Cauchy())
+    assert torch.allclose(keops(*tokens), qkvs(*tokens), atol=1e-4)
+    slow, quick = seconds(_forward(keops, tokens), _forward(qkvs, tokens), rounds=3)
     note = f"{quick * 1e3:.1f} ms"
     yield Figure(f"Cauchy, {N:,}², forward: KeOps' time / qkv's", slow / quick, "×", "≥ 3", note)
 
 
 class _Gate(nn.Module):
-    """What `qkv.Gated` says, as someone else writes it."""
+    """The formula of `qkv.Gated`, as a user writes it."""
 
     def __init__(self, gated: qkv.Gated) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def _laplacian(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _against_built_in() -> Iterator[Figure]:
-    """What someone writes against the similarity of the package that says the same."""
+    """A user's formula against the package's similarity of the same formula."""
     tokens, gated = _tokens(N), qkv.Gated(D, D)
     for name, formula, built_in in (
         ("Laplacian", _laplacian, qkv.Laplacian()),
@@ -235,15 +235,19 @@ def _against_built_in() -> Iterator[Figure]:
             ("forward", _forward),
             ("both ways", lambda f, x: _both_ways(f, x, None)),
         ):
-            own, other = seconds(
-                *(run(_own(each, "fused"), tokens) for each in (formula, built_in)), rounds=7
+            derived, known = seconds(
+                *(run(_by_qkv(each, "fused"), tokens) for each in (formula, built_in)), rounds=7
             )
             work = f"{name}, {N:,}², {direction}: its time as a formula / as built in"
-            yield Figure(work, own / other, "×", "≤ 1.05", f"{own * 1e3:.1f} ms")
+            yield Figure(work, derived / known, "×", "≤ 1.05", f"{derived * 1e3:.1f} ms")
+
+
+def _gaussian_of(u: Tensor) -> Tensor:
+    return torch.exp(-0.5 * u * u)
 
 
 def _in_a_table() -> Iterator[Figure]:
-    """A kernel of someone's own against the same of the package, over all rows of a table."""
+    """A user's kernel against the same of the package, over all rows of a table."""
     if importlib.util.find_spec("pyarrow") is None:
         return
     import pyarrow as pa
@@ -251,19 +255,37 @@ def _in_a_table() -> Iterator[Figure]:
     key, value = torch.randn(2, TABLE_ROWS, dtype=torch.float64).numpy()
     database = qkv.Database(pa.table({"key": key, "value": value}), key="key", value="value")
 
-    def gaussian(u: Tensor) -> Tensor:
-        return torch.exp(-0.5 * u * u)
-
+    kernels: list[Any] = [_gaussian_of, "gaussian"]
     for name, ask, query in (
         ("a query", database.query, 0.5), ("8 queries", database.curve, list(range(8)))
     ):  # fmt: skip
-        own, built_in = (
+        runs = (
             lambda how=how, ask=ask, query=query: ask(query, similarity=how, bandwidth=0.5)
-            for how in (gaussian, "gaussian")
+            for how in kernels
         )
-        ours, other = seconds(own, built_in, rounds=7)
+        derived, known = seconds(*runs, rounds=7)
         work = f"Gaussian of {TABLE_ROWS:,} rows, {name}: its time as a formula / as built in"
-        yield Figure(work, ours / other, "×", "≤ 1.2", f"{ours * 1e3:.1f} ms")
+        yield Figure(work, derived / known, "×", "≤ 1.2", f"{derived * 1e3:.1f} ms")
+
+
+def _in_a_regression() -> Iterator[Figure]:
+    """The same in a regressor; of one column the package's own takes sums over sorted keys."""
+    if importlib.util.find_spec("sklearn") is None:
+        return
+    kernels: list[Any] = [_gaussian_of, "gaussian"]
+    for columns, limit in ((3, "≤ 1.2"), (1, "")):
+        x = torch.randn(EXAMPLES, columns, dtype=torch.float64).numpy()
+        models = (
+            qkv.NadarayaWatsonRegressor(kernel=how, bandwidth=0.3).fit(x, x[:, 0])
+            for how in kernels
+        )
+        runs = (partial(model.predict, x[::10]) for model in models)
+        derived, known = seconds(*runs, rounds=7)
+        work = (
+            f"Gaussian of {EXAMPLES:,} examples of {columns} columns, {EXAMPLES // 10:,} answers: "
+            "its time as a formula / as built in"
+        )
+        yield Figure(work, derived / known, "×", limit, f"{derived * 1e3:.1f} ms")
 
 
 def _memory() -> Iterator[Figure]:
@@ -271,7 +293,7 @@ def _memory() -> Iterator[Figure]:
         return
     for row in ROWS:
         formula = row.formula() if isinstance(row.formula, type) else row.formula
-        run = _both_ways(_own(formula), _tokens(LONG), formula)
+        run = _both_ways(_by_qkv(formula), _tokens(LONG), formula)
         taken = peak_extra_bytes(run) / MB
         name = row.formula.__name__
         yield Figure(f"{name}, {LONG:,}², both ways: memory", taken, "MB", "≤ 200")
@@ -284,5 +306,6 @@ PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "keops": _against_keops,
     "built-in": _against_built_in,
     "table": _in_a_table,
+    "regression": _in_a_regression,
     "memory": _memory,
 }

@@ -56,21 +56,21 @@ def _alibi() -> Iterator[Figure]:
         return qkv.attend(query, key, value, mask=mask, bias=bias)
 
     with torch.no_grad():
-        plain, own = seconds(theirs, ours, least=4.0)
-        yield Figure(f"{work}, forward", own / plain, "×", "≤ 1.1", f"{own:.2g} s")
+        expected, taken = seconds(theirs, ours, least=4.0)
+        yield Figure(f"{work}, forward", taken / expected, "×", "≤ 1.1", f"{taken:.2g} s")
         if can_measure_memory():
             held = peak_extra_bytes(ours) / 1e6
             yield Figure("… memory beside the arguments", held, "MB", "≤ 100")
-        plain, own = seconds(lambda: theirs(ahead), lambda: ours(qkv.mask.Causal()), least=3.0)
-        yield Figure("… under Causal, forward", own / plain, "×", "", f"{own:.2g} s")
+        expected, taken = seconds(lambda: theirs(ahead), lambda: ours(qkv.mask.Causal()), least=3.0)
+        yield Figure("… under Causal, forward", taken / expected, "×", "", f"{taken:.2g} s")
     tensors = [tensor.requires_grad_() for tensor in (query, key, value)]
-    plain, own = seconds(
+    expected, taken = seconds(
         lambda: torch.autograd.grad(theirs().sum(), tensors),
         lambda: torch.autograd.grad(ours().sum(), tensors),
         least=4.0,
         rounds=3,
     )
-    yield Figure("… forward and backward", own / plain, "×", "", f"{own:.2g} s")
+    yield Figure("… forward and backward", taken / expected, "×", "", f"{taken:.2g} s")
 
 
 def _learned() -> Iterator[Figure]:
@@ -90,9 +90,9 @@ def _learned() -> Iterator[Figure]:
             qkv.attend(query, key, value, bias=Alibi(slopes)).sum(), [*tokens, slopes]
         )
 
-    plain, own = seconds(theirs, ours, least=4.0, rounds=3)
+    expected, taken = seconds(theirs, ours, least=4.0, rounds=3)
     work = f"learned ALiBi + scaled dot, {HEADS} heads, n = {N:,}, both ways, against SDPA"
-    yield Figure(work, own / plain, "×", "≤ 1.1", f"{own:.2g} s")
+    yield Figure(work, taken / expected, "×", "≤ 1.1", f"{taken:.2g} s")
     if can_measure_memory():
         held = peak_extra_bytes(ours) / 1e6
         yield Figure("… memory beside the arguments", held, "MB", "≤ 200")

@@ -29,16 +29,16 @@ class PositionBias(nn.Module, Mask):
 
     def scores(self, tile: Tile) -> Tensor:
         """What is added to the scores of a tile, broadcastable to (*batch, stop − start, m)."""
-        found = self(tile.positions().unsqueeze(-1), torch.arange(tile.m, device=tile.device))
-        if not isinstance(found, Tensor):
-            raise TypeError(f"bias must return a tensor; got {type(found).__name__}")
+        scores = self(tile.positions().unsqueeze(-1), torch.arange(tile.m, device=tile.device))
+        if not isinstance(scores, Tensor):
+            raise TypeError(f"bias must return a tensor; got {type(scores).__name__}")
         wanted = (*tile.batch, tile.stop - tile.start, tile.m)
-        if not _broadcasts(tuple(found.shape), wanted):
+        if not _broadcasts(tuple(scores.shape), wanted):
             raise ValueError(
                 f"bias must return a tensor that broadcasts to (..., n, m) = {wanted}; "
-                f"got {tuple(found.shape)}"
+                f"got {tuple(scores.shape)}"
             )
-        return found
+        return scores
 
     def along(self, distance: Tensor) -> Tensor | None:
         """What is added at each key position − query position; None where more counts than that."""
@@ -65,7 +65,7 @@ class PositionBias(nn.Module, Mask):
 
     def signature(self) -> Hashable | None:
         if not type(self).__module__.startswith("qkv.bias."):
-            return None  # a class of someone else's may depend on anything
+            return None  # a user's class may depend on anything
         held = self.tensors()
         return type(self), *((x.shape, x.dtype, x.device, x.requires_grad) for x in held)
 
@@ -89,8 +89,8 @@ class FromFunction(PositionBias):
             return False
         # One pair tells whether the function closes over something that is learned.
         last = torch.full((1, 1), tile.m - 1, device=tile.device)
-        found = self.function(last, last[0])
-        return isinstance(found, Tensor) and found.requires_grad
+        sample = self.function(last, last[0])
+        return isinstance(sample, Tensor) and sample.requires_grad
 
     def signature(self) -> None:
         return None
@@ -116,9 +116,9 @@ class Sum(PositionBias):
         return _sum([bias.scores(tile) for bias in self._each()])
 
     def along(self, distance: Tensor) -> Tensor | None:
-        found = [bias.along(distance) for bias in self._each()]
-        known = [each for each in found if each is not None]
-        return _sum(known) if len(known) == len(found) else None
+        lines = [bias.along(distance) for bias in self._each()]
+        known = [each for each in lines if each is not None]
+        return _sum(known) if len(known) == len(lines) else None
 
     def needs_grad(self, tile: Tile) -> bool:
         return any(bias.needs_grad(tile) for bias in self._each())
@@ -147,18 +147,18 @@ class _Narrowed(PositionBias):
         super().__init__()
         self.base, self.axis, self.start, self.stop, self.batch = base, axis, start, stop, batch
 
-    def _part(self, found: Tensor, own_axes: int) -> Tensor:
+    def _part(self, scores: Tensor, own_axes: int) -> Tensor:
         axis = self.axis - own_axes
-        if -axis > found.ndim or found.shape[axis] == 1:
-            return found
-        return found.narrow(axis, self.start, self.stop - self.start)
+        if -axis > scores.ndim or scores.shape[axis] == 1:
+            return scores
+        return scores.narrow(axis, self.start, self.stop - self.start)
 
     def scores(self, tile: Tile) -> Tensor:
         return self._part(self.base.scores(tile._replace(batch=self.batch)), 2)
 
     def along(self, distance: Tensor) -> Tensor | None:
-        found = self.base.along(distance)
-        return None if found is None else self._part(found, distance.ndim)
+        line = self.base.along(distance)
+        return None if line is None else self._part(line, distance.ndim)
 
     def needs_grad(self, tile: Tile) -> bool:
         return self.base.needs_grad(tile)
@@ -186,15 +186,15 @@ def as_bias(bias: BiasLike) -> PositionBias:
     return FromFunction(bias)
 
 
-def _sum(found: Sequence[Tensor]) -> Tensor:
-    total = found[0]
-    for each in found[1:]:
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for each in parts[1:]:
         total = total + each
     return total
 
 
-def _broadcasts(own: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return len(own) <= len(wanted) and all(
+def _broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return len(shape) <= len(wanted) and all(
         size == 1 or size == other
-        for size, other in zip(reversed(own), reversed(wanted), strict=False)
+        for size, other in zip(reversed(shape), reversed(wanted), strict=False)
     )

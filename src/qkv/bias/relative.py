@@ -163,10 +163,10 @@ def _hold(module: nn.Module, name: str, numbers: Tensor | Sequence[object]) -> N
     module.register_buffer(name, held, persistent=False)
 
 
-def _check_heads(what: str, own: tuple[int, ...], batch: tuple[int, ...]) -> None:
-    fits = len(own) <= len(batch) and all(
+def _check_heads(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    fits = len(shape) <= len(batch) and all(
         size == 1 or size == wanted
-        for size, wanted in zip(reversed(own), reversed(batch), strict=False)
+        for size, wanted in zip(reversed(shape), reversed(batch), strict=False)
     )
     if not fits:
-        raise ValueError(f"{what} for heads {own}, which must match the leading axes {batch}")
+        raise ValueError(f"{what} for heads {shape}, which must match the leading axes {batch}")

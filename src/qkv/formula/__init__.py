@@ -1,4 +1,4 @@
-"""Formulas that someone wrote in torch, as programs that are differentiated and compiled."""
+"""Formulas written in torch, as programs that are differentiated and compiled."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ class BuiltIn(TileFunction):
         FUNCTIONS[self.path] = self
 
     def digest(self) -> str:
-        own = f"{self._program().digest} {_own_digest()}"
-        return hashlib.sha256(own.encode()).hexdigest()[:16]
+        key = f"{self._program().digest} {_own_digest()}"
+        return hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def compile(self, real: str) -> bytes:
         return object_code(self._program(), self.form, real)
@@ -79,9 +79,9 @@ def object_code(program: Program, form: str, real: str) -> bytes:
     from qkv.formula.emit import module_of
     from qkv.jit.target import target
 
-    own = target()
-    machine = own.machine()
-    module = llvm.parse_assembly(str(module_of(program, form, real, own.triple)))
+    processor = target()
+    machine = processor.machine()
+    module = llvm.parse_assembly(str(module_of(program, form, real, processor.triple)))
     module.verify()
     tuning = llvm.create_pipeline_tuning_options(speed_level=2)
     tuning.loop_vectorization = tuning.slp_vectorization = False  # they are vectors already

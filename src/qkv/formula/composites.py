@@ -13,14 +13,14 @@ from qkv.formula.traced import refuse
 
 def whole_power(x: Any, exponent: int) -> Any:
     """x to a whole power by multiplication; None for 0."""
-    found, square = None, x
+    power, square = None, x
     while exponent:
         if exponent & 1:
-            found = square if found is None else found * square
+            power = square if power is None else power * square
         exponent >>= 1
         if exponent:
             square = square * square
-    return found
+    return power
 
 
 def _relu(x: Any, inplace: bool = False) -> Any:
@@ -149,13 +149,13 @@ def _matmul(a: Any, b: Any) -> Any:
 
 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    found = _matmul(x, weight.mT)
-    return found if bias is None else found + bias
+    product = _matmul(x, weight.mT)
+    return product if bias is None else product + bias
 
 
 def _baddbmm(added: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    found = _matmul(a, b) * alpha
-    return found if beta == 0 else found + added * beta
+    product = _matmul(a, b) * alpha
+    return product if beta == 0 else product + added * beta
 
 
 def _einsum(equation: str, *operands: Any) -> Any:
@@ -175,17 +175,17 @@ def _einsum(equation: str, *operands: Any) -> Any:
     ):
         raise refuse(f"einsum({equation!r}) is not supported")
 
-    def arranged(x: Any, own: str) -> Any:
-        lead = x.dim() - len(own)
-        axes = [*range(lead), *(lead + own.index(each) for each in order if each in own)]
+    def arranged(x: Any, term: str) -> Any:
+        lead = x.dim() - len(term)
+        axes = [*range(lead), *(lead + term.index(each) for each in order if each in term)]
         x = x.permute(*axes)
         for place, each in enumerate(order):
-            if each not in own:
+            if each not in term:
                 x = x.unsqueeze(lead + place)
         return x
 
-    found = arranged(operands[0], letters[0]) * arranged(operands[1], letters[1])
-    return found.sum(tuple(range(-len(summed), 0))) if summed else found
+    product = arranged(operands[0], letters[0]) * arranged(operands[1], letters[1])
+    return product.sum(tuple(range(-len(summed), 0))) if summed else product
 
 
 def _loss(reduction: str, loss: Any) -> Any:
@@ -196,8 +196,8 @@ def _loss(reduction: str, loss: Any) -> Any:
 
 def _huber(x: Any, y: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Any:
     size = (x - y).abs()
-    found = torch.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta))
-    return _loss(reduction, found if weight is None else found * weight)
+    loss = torch.where(size < delta, 0.5 * size * size, delta * (size - 0.5 * delta))
+    return _loss(reduction, loss if weight is None else loss * weight)
 
 
 def _smooth_l1(

@@ -106,10 +106,10 @@ def slopes(graph: Graph, root: Node, seed: Node) -> dict[Node, Node]:
         return not node.args or node.is_reduction
 
     algebra = Algebra(graph)
-    found = {root: seed}
+    slope_of = {root: seed}
     leaves: dict[Node, Node] = {}
     for node in reversed([*ordered(root, until=is_leaf)]):
-        slope = found.get(node)
+        slope = slope_of.get(node)
         if slope is None or slope is algebra.zero:
             continue
         if is_leaf(node):
@@ -120,7 +120,7 @@ def slopes(graph: Graph, root: Node, seed: Node) -> dict[Node, Node]:
             continue
         for arg, part in zip(node.args, rule(algebra, node, node.args, slope), strict=True):
             if part is not algebra.zero and arg.op not in ("constant", "size"):
-                found[arg] = algebra("add", found[arg], part) if arg in found else part
+                slope_of[arg] = algebra("add", slope_of[arg], part) if arg in slope_of else part
     return leaves
 
 

@@ -16,10 +16,10 @@ LOG2_E = 1.4426950408889634074
 
 def horner(x: Value, coefficients: list[float]) -> Value:
     """The polynomial whose highest coefficient comes first."""
-    found = x.writer.number(coefficients[0], x.lanes)
+    total = x.writer.number(coefficients[0], x.lanes)
     for coefficient in coefficients[1:]:
-        found = found * x + coefficient
-    return found
+        total = total * x + coefficient
+    return total
 
 
 def exp(x: Value) -> Value:
@@ -42,11 +42,11 @@ def exp(x: Value) -> Value:
         p = horner(r, [1 / math.factorial(k) for k in range(degree, 1, -1)])
         p = p * (r * r) + r + 1.0
         power = writer.integer(writer.integer(writer.bits(shifted), "add", bias), "shl", shift)
-        found = p * writer.from_bits(power, x)
+        value = p * writer.from_bits(power, x)
         lowest, highest = (-87.0, 88.7228317) if narrow else (-708.0, 709.782712893384)
         # The comparisons are false for NaN, which therefore passes through.
-        found = writer.select(x < lowest, 0.0, found)
-        return writer.select(x > highest, math.inf, found)
+        value = writer.select(x < lowest, 0.0, value)
+        return writer.select(x > highest, math.inf, value)
 
 
 def log(x: Value) -> Value:
@@ -72,10 +72,10 @@ def log(x: Value) -> Value:
             if narrow
             else (6.93147180369123816490e-01, 1.90821492927058770002e-10)
         )
-        found = k * high - ((half - (s * (half + r) + k * low)) - f)
-        found = writer.select(x.equals(math.inf), math.inf, found)
-        found = writer.select(x.equals(0.0), -math.inf, found)
-        return writer.select(x >= 0.0, found, math.nan)
+        value = k * high - ((half - (s * (half + r) + k * low)) - f)
+        value = writer.select(x.equals(math.inf), math.inf, value)
+        value = writer.select(x.equals(0.0), -math.inf, value)
+        return writer.select(x >= 0.0, value, math.nan)
 
 
 _LOG32 = [0.24279078841, 0.28498786688, 0.40000972152, 0.66666662693]
@@ -91,10 +91,10 @@ def log1p(x: Value) -> Value:
     with writer.exactly():
         whole = x + 1.0
         # What the sum has lost, taken up again.
-        found = log(whole) + (x - (whole - 1.0)) / whole
-        found = writer.select(whole.equals(0.0), -math.inf, found)
-        found = writer.select(whole.equals(math.inf), math.inf, found)
-        return writer.select(whole.equals(1.0), x, found)
+        value = log(whole) + (x - (whole - 1.0)) / whole
+        value = writer.select(whole.equals(0.0), -math.inf, value)
+        value = writer.select(whole.equals(math.inf), math.inf, value)
+        return writer.select(whole.equals(1.0), x, value)
 
 
 def expm1(x: Value) -> Value:
@@ -136,8 +136,8 @@ def sigmoid(x: Value) -> Value:
 def softplus(x: Value) -> Value:
     """log(1 + e^x); beyond 20 it is x, as torch has it."""
     writer = x.writer
-    found = writer.select(x > 0.0, x, 0.0) + log1p(exp(-writer.abs(x)))
-    return writer.select(x > 20.0, x, found)
+    value = writer.select(x > 0.0, x, 0.0) + log1p(exp(-writer.abs(x)))
+    return writer.select(x > 20.0, x, value)
 
 
 def erf(x: Value) -> Value:
@@ -190,8 +190,8 @@ def _circle(x: Value, quarter: int) -> Value:
         return _reduced(x, quarter)
     with writer.in_float64():  # where the difference keeps its digits
         wide = writer.number(0.0, x.lanes).code.type
-        found = _reduced(Value(writer, writer.builder.fpext(x.code, wide)), quarter)
-    return Value(writer, writer.builder.fptrunc(found.code, of))
+        value = _reduced(Value(writer, writer.builder.fpext(x.code, wide)), quarter)
+    return Value(writer, writer.builder.fptrunc(value.code, of))
 
 
 def _reduced(x: Value, quarter: int) -> Value:
@@ -206,9 +206,9 @@ def _reduced(x: Value, quarter: int) -> Value:
         z = left * left
         sine = left + left * z * horner(z, _SIN)
         cosine = 1.0 - z * 0.5 + z * z * horner(z, _COS)
-        found = writer.select(_bit(turn, 1), cosine, sine)
-        found = writer.select(_bit(turn, 2), -found, found)
-        return found + (x - x)  # the infinities have no sine
+        value = writer.select(_bit(turn, 1), cosine, sine)
+        value = writer.select(_bit(turn, 2), -value, value)
+        return value + (x - x)  # the infinities have no sine
 
 
 def _bit(value: Value, mask: int) -> Value:
@@ -232,13 +232,13 @@ def power(x: Value, exponent: Value) -> Value:
     """x^exponent by the logarithm; below 0 only whole exponents have one."""
     writer = x.writer
     size = writer.abs(x)
-    found = exp(log(size) * exponent)
-    found = writer.select(size.equals(0.0) & (exponent > 0.0), 0.0, found)
-    found = writer.select(size.equals(0.0) & (exponent < 0.0), math.inf, found)
+    value = exp(log(size) * exponent)
+    value = writer.select(size.equals(0.0) & (exponent > 0.0), 0.0, value)
+    value = writer.select(size.equals(0.0) & (exponent < 0.0), math.inf, value)
     odd = _is_whole(exponent) & ~_is_whole(exponent * 0.5)
-    below = writer.select(_is_whole(exponent), writer.select(odd, -found, found), math.nan)
-    found = writer.select(x < 0.0, below, found)
-    return writer.select(exponent.equals(0.0) | x.equals(1.0), 1.0, found)
+    below = writer.select(_is_whole(exponent), writer.select(odd, -value, value), math.nan)
+    value = writer.select(x < 0.0, below, value)
+    return writer.select(exponent.equals(0.0) | x.equals(1.0), 1.0, value)
 
 
 def _is_whole(x: Value) -> Value:

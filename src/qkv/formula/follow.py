@@ -89,6 +89,6 @@ class Follower(Session):
 
     def rearrange(self, x: Traced, order: tuple[int | None, ...]) -> Traced:
         number = self._next("rearrange", (describe_operand(self, x), order))
-        found = self.pair(tuple(1 if i is None else x.sizes[i] for i in order), number)
-        x.shared = found.shared = True  # type: ignore[attr-defined]
-        return found
+        moved = self.pair(tuple(1 if i is None else x.sizes[i] for i in order), number)
+        x.shared = moved.shared = True  # type: ignore[attr-defined]
+        return moved

@@ -44,9 +44,9 @@ def form(
             return known.reason
         known = None
     for trace in known or []:
-        found = follow(trace, formula, query, key)
-        if found is not None:
-            return found
+        followed = follow(trace, formula, query, key)
+        if followed is not None:
+            return followed
     try:
         trace = trace_on_probes(formula, query, key, proportional)
     except RefusedError as refused:
@@ -55,12 +55,12 @@ def form(
         return str(refused)
     _remember(kind, [trace, *(known or [])][:MOST_VARIANTS])
     _TRACED.add(_kind(owner))
-    found = follow(trace, formula, query, key)
-    if found is None:
+    followed = follow(trace, formula, query, key)
+    if followed is None:
         reason = "it behaves differently on these inputs than when it was traced"
         _remember(kind, _Refused(reason, _reference(owner)))
         return reason
-    return found
+    return followed
 
 
 def was_traced(owner: Any) -> bool:

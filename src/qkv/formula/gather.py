@@ -94,7 +94,7 @@ def follow(
     return _gather(trace, held, counts, dtype)
 
 
-def _as_additive(trace: Trace, found: Additive, held: list[Any], counts: dict[str, int]) -> Form:
+def _as_additive(trace: Trace, pattern: Additive, held: list[Any], counts: dict[str, int]) -> Form:
     columns, entries, size = {}, {}, 1
     for i, (slot, source, x) in enumerate(
         zip(trace.drawn.slots, trace.drawn.sources, held, strict=True)
@@ -105,7 +105,7 @@ def _as_additive(trace: Trace, found: Additive, held: list[Any], counts: dict[st
             entries[i] = x.reshape(-1) if isinstance(x, Tensor) else x
         if slot.axis is not None:
             size = x.shape[source.feature]
-    return Form("additive", *factorised(found, columns, entries, size))
+    return Form("additive", *factorised(pattern, columns, entries, size))
 
 
 def _gather(trace: Trace, held: list[Any], counts: dict[str, int], dtype: torch.dtype) -> Form:
@@ -187,5 +187,5 @@ def _joined(parts: list[Any], dtype: torch.dtype) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _of_numbers(numbers: tuple[float, ...], dtype: torch.dtype) -> Tensor:
-    """Constants, which mostly are those of the call before; nobody writes to them."""
+    """Constants, mostly the same from call to call; they are only read."""
     return torch.tensor(numbers, dtype=dtype)

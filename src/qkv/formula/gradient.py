@@ -21,15 +21,15 @@ from qkv.formula.vector import Value
 def gradient(tile: Tile, rows: bool) -> None:
     graph = Graph()
     seed = graph.leaf("seed")
-    found = slopes(graph, tile.program.root, seed)
-    _pair_slopes(tile, graph, seed, found, rows)
+    slope_of = slopes(graph, tile.program.root, seed)
+    _pair_slopes(tile, graph, seed, slope_of, rows)
     for node in tile.program.reductions:
-        if node not in found:
+        if node not in slope_of:
             continue
         assert node.args[0].axis is not None
         slope = graph.leaf("slope")
         start = slope
-        if node.op != "sum":  # whoever is the extreme has its slope
+        if node.op != "sum":  # the slope goes to the features that are the extreme
             algebra = Algebra(graph)
             value = graph.leaf("value")
             start = algebra("where", algebra("eq", node.args[0], value), slope, 0.0)
@@ -41,21 +41,23 @@ def gradient(tile: Tile, rows: bool) -> None:
         pass_over(tile, node, below, guard)
 
 
-def _wanted(tile: Tile, found: dict[Node, Node]) -> dict[Node, Node]:
+def _wanted(tile: Tile, slope_of: dict[Node, Node]) -> dict[Node, Node]:
     return {
         node: slope
-        for node, slope in found.items()
+        for node, slope in slope_of.items()
         if node.op == "input"
         and isinstance(node.detail, int)
         and tile.program.slots[node.detail].wanted
     }
 
 
-def _pair_slopes(tile: Tile, graph: Graph, seed: Node, found: dict[Node, Node], rows: bool) -> None:
+def _pair_slopes(
+    tile: Tile, graph: Graph, seed: Node, slope_of: dict[Node, Node], rows: bool
+) -> None:
     """Turn each reduction in `raw` into its slope; add up those of numbers for a query or key."""
     writer, program = tile.writer, tile.program
     parts = parts_of(program)
-    wanted = _wanted(tile, found)
+    wanted = _wanted(tile, slope_of)
     summed = [node for node in wanted if tile.slot(node)[0] != "key"]
     guard = is_risky(program.root)
 
@@ -83,11 +85,11 @@ def _pair_slopes(tile: Tile, graph: Graph, seed: Node, found: dict[Node, Node], 
             known: dict[Node, Value] = {}
 
             def slope(node: Node) -> Value:
-                value = writer.splat(evaluate(found[node], load, known), lanes)
+                value = writer.splat(evaluate(slope_of[node], load, known), lanes)
                 return writer.select(upstream.equals(0.0), 0.0, value) if guard else value
 
             # All are known before the first is written over.
-            of_reductions = [(node, slope(node)) for node in program.reductions if node in found]
+            of_reductions = [(node, slope(node)) for node in program.reductions if node in slope_of]
             for node in wanted:
                 if tile.slot(node)[0] == "key":
                     _, place, _ = tile.slot(node)
@@ -136,10 +138,10 @@ def _add_number(tile: Tile, node: Node, row: Any, total: Value) -> None:
 
 
 def _sum(values: Sequence[Value]) -> Value:
-    found = values[0]
+    total = values[0]
     for value in values[1:]:
-        found = found + value
-    return found
+        total = total + value
+    return total
 
 
 def _contributions(
@@ -149,15 +151,15 @@ def _contributions(
     known: dict[Node, Value] = {}
     if node.op != "sum":
         known[node.args[0]] = body_of(tile, node, load)
-    found = {}
+    contributions = {}
     for input, expression in below.items():
         value = evaluate(expression, load, known)
         if guard:
             slope = next((v for n, v in known.items() if n.op == "slope"), None)
             if slope is not None:
                 value = tile.writer.select(slope.equals(0.0), 0.0, value)
-        found[input] = value
-    return found
+        contributions[input] = value
+    return contributions
 
 
 def _column_pass(tile: Tile, node: Node, below: dict[Node, Node], guard: bool) -> None:

@@ -24,9 +24,23 @@ def evaluate(root: Node, leaf: Leaves, known: dict[Node, Value]) -> Value:
             continue
         if given(node):
             known[node] = leaf(node)
+        elif _is_extreme(node):
+            condition, chosen, other = node.args
+            a, b = known[chosen].writer.alike(known[chosen], known[other])
+            is_chosen = b < a if condition.op == "le" else b > a
+            known[node] = a.writer.select(is_chosen, a, b)
         else:
             known[node] = INSTRUCTIONS[node.op](*(known[arg] for arg in node.args))
     return known[root]
+
+
+def _is_extreme(node: Node) -> bool:
+    """Whether it is b <= a ? a : b, or b >= a ? a : b: both are the same where a equals b, so the
+    comparison may be strict, which processors have as one instruction."""
+    if node.op != "where":
+        return False
+    condition, chosen, other = node.args
+    return condition.op in ("le", "ge") and condition.args == (other, chosen)
 
 
 def larger(a: Value, b: Value) -> Value:

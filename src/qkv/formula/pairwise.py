@@ -51,10 +51,10 @@ def _in_place(session: Session, func: Any, name: str, args: Any, kwargs: Any) ->
         raise refuse(f"{name} of a pair is not supported")
     if getattr(target, "shared", False):
         raise refuse(f"{name} writes to a tensor of which there is a view")
-    found = handler(session, *args, **kwargs)
-    if found.sizes != target.sizes:
+    result = handler(session, *args, **kwargs)
+    if result.sizes != target.sizes:
         raise refuse(f"{name} would change the shape of its tensor")
-    target.number = found.number
+    target.number = result.number
     return target
 
 
@@ -121,11 +121,11 @@ def _power(session: Session, x: Any, exponent: Any) -> Any:
     if isinstance(exponent, (int, float)) and not isinstance(exponent, bool):
         doubled = 2 * exponent
         if doubled == int(doubled) and 0 < abs(exponent) <= 8:
-            found = composites.whole_power(x, int(abs(exponent)))
+            power = composites.whole_power(x, int(abs(exponent)))
             if abs(exponent) % 1:
                 root = x.sqrt()
-                found = root if found is None else found * root
-            return 1 / found if exponent < 0 else found
+                power = root if power is None else power * root
+            return 1 / power if exponent < 0 else power
     if isinstance(x, (int, float)):  # a constant to the power of a pair
         if x <= 0:
             raise refuse("a power of a number that is not positive is not supported")
@@ -244,6 +244,10 @@ def _same(session: Session, x: Any, *args: Any, **kwargs: Any) -> Any:
         wanted = kwargs.get("dtype") or next(x for x in args if isinstance(x, torch.dtype))
         if not wanted.is_floating_point:
             raise refuse(f"a pair as {wanted} is not supported")
+    if not isinstance(x, Traced):  # a tensor of the formula's own, like a pair
+        tokens = session.query.held
+        assert tokens is not None
+        return x.to(tokens.dtype)
     return x
 
 
@@ -252,8 +256,8 @@ def _expand(session: Session, x: Any, *sizes: Any) -> Any:
         sizes = tuple(sizes[0])
     if len(sizes) == 1 and isinstance(sizes[0], Tensor):
         sizes = sizes_of(sizes[0])
-    own = sizes_of(x)
-    padded = (1,) * (len(sizes) - len(own)) + own
+    current = sizes_of(x)
+    padded = (1,) * (len(sizes) - len(current)) + current
     if any(new not in (-1, old) for new, old in zip(sizes, padded, strict=True)):
         raise refuse("an expanded pair is not supported")
     while len(sizes_of(x)) < len(sizes):
@@ -265,11 +269,11 @@ def _reshape(session: Session, x: Any, *sizes: Any) -> Any:
     """Axes of size 1 come and go; others stay."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = tuple(sizes[0])
-    own = sizes_of(x)
+    current = sizes_of(x)
     known = -math.prod(sizes) if -1 in sizes else math.prod(sizes)
-    wanted = [math.prod(own) // max(1, known) if size == -1 else size for size in sizes]
-    kept = [i for i, size in enumerate(own) if size != 1]
-    if [size for size in wanted if size != 1] != [own[i] for i in kept]:
+    wanted = [math.prod(current) // max(1, known) if size == -1 else size for size in sizes]
+    kept = [i for i, size in enumerate(current) if size != 1]
+    if [size for size in wanted if size != 1] != [current[i] for i in kept]:
         raise refuse("a reshaped pair is not supported")
     following = iter(kept)
     return session.rearrange(x, tuple(None if size == 1 else next(following) for size in wanted))

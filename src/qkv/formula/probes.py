@@ -16,7 +16,7 @@ from qkv.formula import PROGRAMS
 from qkv.formula.gather import Formula, Trace, follow
 from qkv.formula.record import Recorder
 from qkv.formula.rewrite import additive
-from qkv.formula.traced import RefusedError
+from qkv.formula.traced import RefusedError, current_line, line_of, name_of
 
 #: Candidates for the numbers of the probes' queries and keys.
 PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
@@ -110,8 +110,8 @@ def _probes(query: Tensor, key: Tensor, lead: Any, n: int, m: int) -> tuple[Tens
     def probe(lead: Any, rows: int, d: int) -> Tensor:
         """Small enough to lie within the unit ball, where some formulas live."""
         numbers = torch.rand(*lead, rows, d, generator=generator, dtype=torch.float64)
-        found: Tensor = (numbers * 1.8 - 0.9) * max(1, d) ** -0.5
-        return found.to(query.dtype)
+        tokens: Tensor = (numbers * 1.8 - 0.9) * max(1, d) ** -0.5
+        return tokens.to(query.dtype)
 
     return probe(lead[0], n, query.shape[-1]), probe(lead[1], m, key.shape[-1])
 
@@ -122,8 +122,9 @@ def _run(formula: Formula, query: Tensor, key: Tensor) -> Any:
     except RefusedError:
         raise
     except Exception as error:  # whatever a formula may come up with
+        said = " ".join(str(error).split())[:200]
         raise RefusedError(
-            f"it cannot be traced: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            f"it cannot be traced: {type(error).__name__}: {said}{line_of(error)}"
         ) from error
 
 
@@ -133,14 +134,14 @@ def _check(trace: Trace, formula: Formula, query: Tensor, key: Tensor) -> None:
     tokens = query.detach().requires_grad_(), key.detach().requires_grad_()
     with torch.enable_grad():
         plain = _run(formula, *tokens)
-        found = follow(trace, formula, *tokens, rewritten=False)
-        if found is None or not isinstance(plain, Tensor):
+        form = follow(trace, formula, *tokens, rewritten=False)
+        if form is None or not isinstance(plain, Tensor):
             raise RefusedError("it does not do the same twice")
-        program = PROGRAMS[found.kind]
-        scores = program.scores(found.query, found.key, found.parameter).expand_as(plain)
+        program = PROGRAMS[form.kind]
+        scores = program.scores(form.query, form.key, form.parameter).expand_as(plain)
         _compare(scores, plain, tolerance, "its scores are not those of its program")
-        own, expected = (_slopes(each, tokens) for each in (scores, plain))
-    for a, b in zip(own, expected, strict=True):
+        derived, expected = (_slopes(each, tokens) for each in (scores, plain))
+    for a, b in zip(derived, expected, strict=True):
         _compare(a, b, tolerance, "its gradient is not that of its formula")
     for which, others in enumerate(("queries", "keys")):
         moved = [x.detach().clone() for x in tokens]
@@ -149,7 +150,9 @@ def _check(trace: Trace, formula: Formula, query: Tensor, key: Tensor) -> None:
             other = _run(formula, *moved)
         axis = which - 2
         before, after = (x.detach().narrow(axis, 1, x.shape[axis] - 1) for x in (plain, other))
-        _compare(after, before, tolerance, f"a score of a pair depends on other {others}")
+        if not _are_close(after, before, tolerance):
+            cause = _mixing_step(formula, tokens, moved, which)
+            raise RefusedError(f"{cause} makes a score depend on other {others}")
 
 
 def _slopes(scores: Tensor, tokens: tuple[Tensor, Tensor]) -> list[Tensor]:
@@ -161,10 +164,43 @@ def _slopes(scores: Tensor, tokens: tuple[Tensor, Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(total, tokens, materialize_grads=True))
 
 
-def _compare(own: Tensor, expected: Tensor, tolerance: float, reason: str) -> None:
-    own, expected = own.detach().double(), expected.detach().double()
+class _TokenSteps(Recorder):
+    """Keeps the result of each step that a formula takes on tokens, and the line of it."""
+
+    def __init__(self, query: Tensor, key: Tensor) -> None:
+        self.taken: list[tuple[str, Tensor]] = []
+        super().__init__(query, key)
+
+    def token_call(self, func: Any, args: Any, kwargs: Any, result: Tensor, part: int) -> int:
+        number = super().token_call(func, args, kwargs, result, part)
+        self.taken.append((f"{name_of(func).strip('_')}{current_line()}", result.detach()))
+        return number
+
+
+def _mixing_step(formula: Formula, tokens: Any, moved: Any, which: int) -> str:
+    """The first step in which a token changes although only the first one was moved."""
+    runs = []
+    for probes in (tokens, moved):
+        session = _TokenSteps(*(x.detach() for x in probes))
+        _record(formula, session)
+        session.close()
+        runs.append(session.taken)
+    count = tokens[which].shape[-2]
+    for (step, before), (_, after) in zip(*runs, strict=True):
+        for axis in (axis for axis, size in enumerate(before.shape) if size == count):
+            others = (x.narrow(axis, 1, count - 1) for x in (before, after))
+            if not torch.equal(*others):
+                return step
+    return "something"
+
+
+def _are_close(derived: Tensor, expected: Tensor, tolerance: float) -> bool:
+    derived, expected = derived.detach().double(), expected.detach().double()
     size = expected.nan_to_num(0.0, 0.0, 0.0).abs().max() if expected.numel() else 1.0
-    if not torch.allclose(
-        own, expected, tolerance, tolerance * float(size) + 1e-30, equal_nan=True
-    ):
+    slack = tolerance * float(size) + 1e-30
+    return torch.allclose(derived, expected, tolerance, slack, equal_nan=True)
+
+
+def _compare(derived: Tensor, expected: Tensor, tolerance: float, reason: str) -> None:
+    if not _are_close(derived, expected, tolerance):
         raise RefusedError(reason)

@@ -99,9 +99,9 @@ class Program:
 
     def size_of_axis(self, depth: Any, divide: Callable[[Any, int], Any], less: Any) -> Any:
         """The size of the only axis, of the columns of a query; whole numbers of any sort."""
-        own = [slot.axis for slot in self.slots if slot.kind == "query"]
-        numbers = own.count(None)
-        return divide(less(depth, numbers) if numbers else depth, len(own) - numbers)
+        axes = [slot.axis for slot in self.slots if slot.kind == "query"]
+        numbers = axes.count(None)
+        return divide(less(depth, numbers) if numbers else depth, len(axes) - numbers)
 
     @property
     def parts(self) -> int:
@@ -147,18 +147,18 @@ class Program:
         self, kind: str, sizes: Sequence[Any], first: Any, add: Callable[..., Any]
     ) -> dict[int, Any]:
         """Where each slot of a kind starts: numbers first, then runs; whole numbers of any sort."""
-        found, at = {}, first
+        places, at = {}, first
         numbers = [
             i for i, slot in enumerate(self.slots) if slot.kind == kind and slot.axis is None
         ]
         for i in numbers:
-            found[i] = at
+            places[i] = at
             at = add(at, 1)
         for i, slot in enumerate(self.slots):
             if slot.kind == kind and slot.axis is not None:
-                found[i] = at
+                places[i] = at
                 at = add(at, sizes[slot.axis])
-        return found
+        return places
 
     def scores(self, query: Tensor, key: Tensor, parameter: Tensor) -> Tensor:
         """The scores (…, n, m) in plain torch, of columns as the kernels take them."""
@@ -194,17 +194,19 @@ class Program:
                 return run
             return run.unsqueeze(-2 if slot.kind == "query" else -3)
 
-        found: dict[Node, Tensor] = {}
+        value_of: dict[Node, Tensor] = {}
         for node in self.order:
             leaf = value(node)
             if leaf is None:
-                args = [
-                    found[arg].unsqueeze(-1) if arg.axis is None and _along(node) else found[arg]
-                    for arg in node.args
-                ]
+                args = [value_of[arg] for arg in node.args]
+                if _along(node):
+                    args = [
+                        x.unsqueeze(-1) if arg.axis is None else x
+                        for arg, x in zip(node.args, args, strict=True)
+                    ]
                 leaf = TORCH[node.op](*args)
-            found[node] = leaf
-        return found[self.root]
+            value_of[node] = leaf
+        return value_of[self.root]
 
 
 def _along(node: Node) -> bool:

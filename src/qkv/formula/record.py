@@ -94,7 +94,9 @@ class Recorder(Session):
             raise refuse(
                 f"{name_of(func).strip('_')} over all {which} makes a score depend on other pairs"
             )
-        key = name_of(func), repr(described[1:])
+        key: tuple[Any, ...] = name_of(func), repr(described[1:])
+        if "float" in described:  # numbers that are equal now may differ in another call
+            key = (*key, len(self.results))
         number = self._numbers.setdefault(key, FIRST_TOKEN + len(self._numbers))
         self.results.append(number)
         return number
@@ -141,13 +143,13 @@ class Recorder(Session):
         dropped = set(range(len(axes))) - {i for i in order if i is not None}
         if any(axes[i] is not None for i in dropped):
             raise refuse("a part of the features of a pair is not supported")
-        found = self._known_pair(
+        moved = self._known_pair(
             self._nodes[x.number],
             tuple(None if i is None else axes[i] for i in order),
             tuple(1 if i is None else x.sizes[i] for i in order),
         )
-        x.shared = found.shared = True  # type: ignore[attr-defined]
-        return found
+        x.shared = moved.shared = True  # type: ignore[attr-defined]
+        return moved
 
     # Nodes
 
@@ -167,7 +169,7 @@ class Recorder(Session):
         return self.pair(sizes, len(self._nodes) - 1)
 
     def _common_axes(self, operands: Any, count: int) -> Axes:
-        found: list[Axis | None] = []
+        common: list[Axis | None] = []
         for place in range(1, count + 1):
             held: Axis | None = None
             unknown = 1
@@ -176,10 +178,10 @@ class Recorder(Session):
                 if len(sizes) < place or sizes[-place] == 1:
                     continue
                 if isinstance(x, Traced) and x.held is None:
-                    own = self._axes[x.number][-place]
-                    if held is not None and own is not None:
-                        held.unite(own)
-                    held = own
+                    axis = self._axes[x.number][-place]
+                    if held is not None and axis is not None:
+                        held.unite(axis)
+                    held = axis
                 elif sizes[-place] == self.primes[0]:
                     held = QUERIES
                 elif sizes[-place] == self.primes[1]:
@@ -188,8 +190,8 @@ class Recorder(Session):
                     unknown = sizes[-place]
             if held is None and unknown != 1:
                 held = Axis()
-            found.append(held)
-        return tuple(reversed(found))
+            common.append(held)
+        return tuple(reversed(common))
 
     def _node(self, x: Any, axes: Axes) -> Node:
         if isinstance(x, Traced) and x.held is None:
@@ -201,16 +203,16 @@ class Recorder(Session):
         sizes = sizes_of(x)
         if not isinstance(x, Traced) and x.is_complex():
             raise refuse("complex numbers have no kernel")
-        own = tuple(
+        axes_of_x = tuple(
             None if size == 1 else axes[len(axes) - len(sizes) + i] for i, size in enumerate(sizes)
         )
-        if QUERIES in own and KEYS in own:
+        if QUERIES in axes_of_x and KEYS in axes_of_x:
             raise refuse("a tensor with a number for every pair is no formula; add it as a mask")
         number = x.number if isinstance(x, Traced) else self.plain(x)
-        known = self._known.get((number, own))
+        known = self._known.get((number, axes_of_x))
         if known is None:
-            self.inputs.append((number, own))
-            known = self._known[number, own] = self.graph.input(len(self.inputs) - 1, None)
+            self.inputs.append((number, axes_of_x))
+            known = self._known[number, axes_of_x] = self.graph.input(len(self.inputs) - 1, None)
         self.uses.append(int(known.detail or 0))
         return known
 
@@ -232,11 +234,13 @@ class Recorder(Session):
         places: list[int] = []  # of each input among the slots
         known: dict[Any, int] = {}
         for i, held in enumerate(self.inputs):
-            own = None if held is None else (held[0], tuple(axis and axis.one for axis in held[1]))
-            place = known.setdefault(i if own is None else own, len(slots))
+            identity = (
+                None if held is None else (held[0], tuple(axis and axis.one for axis in held[1]))
+            )
+            place = known.setdefault(i if identity is None else identity, len(slots))
             places.append(place)
             if place == len(slots):
-                slot, source = _slot(None if own is None else own[1], lead, features)
+                slot, source = _slot(None if identity is None else identity[1], lead, features)
                 slots.append(slot)
                 sources.append(source)
         of_reduction = [features.index(axis.one) for axis in self.features]
@@ -260,11 +264,11 @@ AGAIN = "a sum over features is used among features again"
 
 
 def _slot(
-    own: Axes | None, lead: Sequence[Axis | None], features: list[Axis]
+    axes: Axes | None, lead: Sequence[Axis | None], features: list[Axis]
 ) -> tuple[Slot, Source]:
-    if own is None:
+    if axes is None:
         return Slot("parameter", None, False), Source("constant", (), None, None)
-    places = {axis: i for i, axis in enumerate(own) if axis is not None}
+    places = {axis: i for i, axis in enumerate(axes) if axis is not None}
     along = [axis for axis in places if axis not in (QUERIES, KEYS) and axis not in lead]
     if len(along) > 1 or any(axis not in features for axis in along):
         raise refuse(SEVERAL)
@@ -288,11 +292,11 @@ def _with_axes(root: Node, slots: list[Slot], places: list[int], of_reduction: l
     for node in ordered(root):
         if node.op == "input":
             place = places[int(node.detail or 0)]
-            found = graph.input(place, slots[place].axis)
+            copy = graph.input(place, slots[place].axis)
         elif node.op == "constant":
-            found = graph.constant(float(node.detail or 0))
+            copy = graph.constant(float(node.detail or 0))
         elif node.op == "size":
-            found = graph.node("size", detail=of_reduction[int(node.detail or 0)])
+            copy = graph.node("size", detail=of_reduction[int(node.detail or 0)])
         else:
             args = [made[arg] for arg in node.args]
             along = {arg.axis for arg in args} - {None}
@@ -302,15 +306,28 @@ def _with_axes(root: Node, slots: list[Slot], places: list[int], of_reduction: l
                 raise refuse(AGAIN)
             if node.op == "div" and not _differs(args[1], slots):
                 # One division for all pairs.
-                found = graph.node("mul", args[0], graph.node("div", graph.constant(1.0), args[1]))
+                copy = graph.node("mul", args[0], graph.node("div", graph.constant(1.0), args[1]))
+            elif node.op == "mul" and (squared := _squared_root(graph, *args)):
+                copy = squared
             elif not node.is_reduction:
-                found = graph.node(node.op, *args)
+                copy = graph.node(node.op, *args)
             else:
                 axis = of_reduction[int(node.detail or 0)]
-                found = _reduction(graph, node.op, args[0], axis)
-        made[node] = found
-        summed[found] = found.is_reduction or any(summed[made[arg]] for arg in node.args)
+                copy = _reduction(graph, node.op, args[0], axis)
+        made[node] = copy
+        summed[copy] = copy.is_reduction or any(summed[made[arg]] for arg in node.args)
     return made[root]
+
+
+def _squared_root(graph: Graph, a: Node, b: Node) -> Node | None:
+    """√x · √x, or c · √x · √x, without the roots of sums of squares that norms are made of."""
+    if a is b and a.op == "root":
+        return a.args[0]
+    for product, root in ((a, b), (b, a)):
+        if root.op == "root" and product.op == "mul" and root in product.args:
+            factor = product.args[product.args[0] is root]
+            return graph.node("mul", factor, root.args[0])
+    return None
 
 
 def _differs(node: Node, slots: list[Slot]) -> bool:
@@ -337,10 +354,10 @@ def describe(session: Session, tree: Any) -> tuple[Any, ...]:
     if isinstance(tree, Tensor):
         return ("plain", session.plain(tree), tree.dim())
     if isinstance(tree, (tuple, list)):
-        found: list[Any] = []
+        described: list[Any] = []
         for part in tree:
-            found += describe(session, part)
-        return tuple(found)
+            described += describe(session, part)
+        return tuple(described)
     if isinstance(tree, dict):
         return tuple(each for name in tree for each in (name, *describe(session, tree[name])))
     if isinstance(tree, slice):

@@ -95,19 +95,19 @@ def additive(drawn: Drawn) -> Additive | None:
 
 
 def factorised(
-    found: Additive, columns: dict[int, Tensor], entries: dict[int, Any], size: int
+    pattern: Additive, columns: dict[int, Tensor], entries: dict[int, Any], size: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and weights of the kind "additive"; `entries` are parameters or numbers."""
-    query, key = (sum((columns[i] for i in each[1:]), columns[each[0]]) for each in found[:2])
-    for i in found.shifts:
+    query, key = (sum((columns[i] for i in each[1:]), columns[each[0]]) for each in pattern[:2])
+    for i in pattern.shifts:
         query = query + entries[i]
-    weight: Any = found.sign
-    for i in (*found.weights, *found.scales):
+    weight: Any = pattern.sign
+    for i in (*pattern.weights, *pattern.scales):
         weight = weight * entries[i]
     weight = torch.as_tensor(weight, dtype=query.dtype).expand(size)
-    offset: Any = sum(entries[i] for i in found.offsets)
+    offset: Any = sum(entries[i] for i in pattern.offsets)
     query, key = (x.expand(*x.shape[:-1], size) for x in (query, key))
-    if found.is_sigmoid:
+    if pattern.is_sigmoid:
         query, key, weight = query / 2, key / 2, weight / 2
         offset = offset + weight.sum()
     if isinstance(offset, Tensor) or offset:

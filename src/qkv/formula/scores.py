@@ -22,7 +22,7 @@ def column_scores(tile: Tile, keep: bool) -> None:
     def block(j: Any, first: Any, count: int, single: bool) -> None:
         rows = [tile.plus(first, r) for r in range(count)]
         lines = [writer.builder.mul(row, tile.query_depth) for row in rows]
-        found: list[dict[Node, list[Value]]] = [{} for _ in rows]
+        reduced: list[dict[Node, list[Value]]] = [{} for _ in rows]
 
         def load(line: Any, c: Any, shared: dict[Node, Value], node: Node) -> Value:
             """An input of a query's line and a vector of keys, at a feature if it has any."""
@@ -62,14 +62,14 @@ def column_scores(tile: Tile, keep: bool) -> None:
             else:
                 totals = writer.loop(writer.index(0), size, 1, carried, take)
             for r in range(count):
-                found[r][node] = totals[r * each : (r + 1) * each]
+                reduced[r][node] = totals[r * each : (r + 1) * each]
         shared: dict[Node, Value] = {}
         for r, row in enumerate(rows):
-            known = {node: values[0] for node, values in found[r].items()}
+            known = {node: values[0] for node, values in reduced[r].items()}
             score = evaluate(program.root, partial(load, lines[r], None, shared), dict(known))
             writer.store(shown(program, score, lanes), tile.raw, tile.part(0, row, j))
             if keep:
-                _keep(tile, parts, found[r], row, j)
+                _keep(tile, parts, reduced[r], row, j)
 
     def columns(single: bool, j: Any) -> None:
         in_blocks(tile, tile.rows, (8, 1), lambda first, count: block(j, first, count, single))
@@ -91,10 +91,14 @@ def column_scores(tile: Tile, keep: bool) -> None:
 
 
 def _keep(
-    tile: Tile, parts: dict[Node, tuple[int, int]], found: dict[Node, list[Value]], row: Any, j: Any
+    tile: Tile,
+    parts: dict[Node, tuple[int, int]],
+    reduced: dict[Node, list[Value]],
+    row: Any,
+    j: Any,
 ) -> None:
     """Leave the reductions behind for the gradient: values, and how often an extreme was met."""
-    for node, values in found.items():
+    for node, values in reduced.items():
         slope, value = parts[node]
         tile.writer.store(values[0], tile.raw, tile.part(value, row, j))
         if len(values) > 1:
@@ -130,7 +134,7 @@ def row_scores(tile: Tile, keep: bool) -> None:
             pointer, start = (tile.query, line) if kind == "query" else (tile.key, key_line)
             return writer.load(pointer, writer.builder.add(start, at), count)
 
-        found: list[dict[Node, list[Value]]] = [{} for _ in lines]
+        reduced: list[dict[Node, list[Value]]] = [{} for _ in lines]
         for node in program.reductions:
             assert node.args[0].axis is not None
             begin = start(tile, node, writer.lanes, keep)
@@ -158,17 +162,17 @@ def row_scores(tile: Tile, keep: bool) -> None:
                 singles += across(tile, node, vectors[u * each : (u + 1) * each])
             totals = run(whole, size, 1, singles)
             for u in range(count):
-                found[u][node] = totals[u * each : (u + 1) * each]
+                reduced[u][node] = totals[u * each : (u + 1) * each]
         for u, key_line in enumerate(lines):
             j = tile.plus(first, u)
             if only is not None:
-                writer.store(found[u][only][0], tile.raw, tile.part(0, row, j))
+                writer.store(reduced[u][only][0], tile.raw, tile.part(0, row, j))
             else:
-                known = {node: values[0] for node, values in found[u].items()}
+                known = {node: values[0] for node, values in reduced[u].items()}
                 score = evaluate(program.root, partial(load, key_line, None, 1), known)
                 writer.store(shown(program, score, 1), tile.raw, tile.part(0, row, j))
             if keep:
-                _keep(tile, parts, found[u], row, j)
+                _keep(tile, parts, reduced[u], row, j)
 
     def scores(row: Any, j: Any, lanes: int) -> None:
         """Turn what the only reduction came to into scores, a vector of keys at a time."""

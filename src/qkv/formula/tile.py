@@ -44,6 +44,7 @@ class Tile:
         self.places: dict[int, Any] = {}
         for kind, start in first.items():
             self.places |= program.places(kind, self.sizes, writer.index(start), self._plus)
+        self.one = writer.hidden_one()
         self._parameters = {
             i: writer.load(self.parameter, self.places[i])
             for i, slot in enumerate(program.slots)
@@ -115,12 +116,12 @@ class Tile:
 
 def parts_of(program: Program) -> dict[Node, tuple[int, int]]:
     """The parts of `raw` of each reduction: for its slope, and for its value."""
-    found, at = {}, 1
+    parts, at = {}, 1
     for node in program.reductions:
         extreme = node.op != "sum"
-        found[node] = at, at + extreme
+        parts[node] = at, at + extreme
         at += 1 + extreme
-    return found
+    return parts
 
 
 # Accumulating: a sum is one carried value, an extreme is two: itself, and how often it was met.
@@ -135,7 +136,7 @@ def start(tile: Tile, node: Node, lanes: int, counted: bool) -> list[Value]:
 
 def take_up(tile: Tile, node: Node, carried: Sequence[Value], value: Value) -> list[Value]:
     if node.op == "sum":
-        return [carried[0] + value]
+        return [add_to(tile, carried[0], value, node.args[0])]
     best = (larger if node.op == "max" else smaller)(value, carried[0])
     if len(carried) == 1:
         return [best]
@@ -144,6 +145,16 @@ def take_up(tile: Tile, node: Node, carried: Sequence[Value], value: Value) -> l
     better = value > carried[0] if node.op == "max" else value < carried[0]
     equal = writer.select(value.equals(carried[0]), again, carried[1])
     return [best, writer.select(better, 1.0, equal)]
+
+
+def add_to(tile: Tile, total: Value, value: Value, origin: Node) -> Value:
+    """total + value as one multiply-add, which does not compete with additions for a vector unit.
+
+    A product is one anyway.
+    """
+    if origin.op == "mul":
+        return total + value
+    return tile.writer.multiply_add(value, tile.one, total)
 
 
 def _block(body: Callable[[Any, int], None], size: int, first: Any) -> None:
@@ -175,9 +186,9 @@ def across(tile: Tile, node: Node, carried: Sequence[Value]) -> list[Value]:
     if node.op == "sum":
         return [writer.total(vector)]
     lanes = [writer.lane(vector, i) for i in range(vector.lanes)]
-    found = lanes[0]
+    extreme = lanes[0]
     for lane in lanes[1:]:
-        found = (larger if node.op == "max" else smaller)(lane, found)
+        extreme = (larger if node.op == "max" else smaller)(lane, extreme)
     if len(carried) == 1:
-        return [found]
-    return [found, writer.total(writer.select(vector.equals(found), carried[1], 0.0))]
+        return [extreme]
+    return [extreme, writer.total(writer.select(vector.equals(extreme), carried[1], 0.0))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,20 +29,32 @@ class RefusedError(Exception):
 
 def refuse(reason: str) -> RefusedError:
     """The refusal, which names the line that the formula has come to."""
-    return RefusedError(f"{reason}{_line()}")
+    return RefusedError(f"{reason}{current_line()}")
 
 
-def _line() -> str:
-    frame = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_HERE, _TORCH)):
-            break
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None or "/qkv/" in name:
+def current_line() -> str:
+    """The line of the formula that is being run, in brackets."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_HERE, _TORCH)):
+        frame = frame.f_back
+    return "" if frame is None else _shown(frame.f_code.co_filename, frame.f_lineno)
+
+
+def line_of(error: BaseException) -> str:
+    """The line of the formula in which an error arose, in brackets."""
+    step, last = error.__traceback__, None
+    while step is not None:
+        if not step.tb_frame.f_code.co_filename.startswith((_HERE, _TORCH)):
+            last = step
+        step = step.tb_next
+    return "" if last is None else _shown(last.tb_frame.f_code.co_filename, last.tb_lineno)
+
+
+def _shown(name: str, number: int) -> str:
+    if "/qkv/" in name:  # a line of the package does not help the author of a formula
         return ""
-    source = linecache.getline(name, frame.f_lineno).strip()
-    return f" ({Path(name).name}:{frame.f_lineno}{f': {source}' if source else ''})"
+    source = linecache.getline(name, number).strip()
+    return f" ({Path(name).name}:{number}{f': {source}' if source else ''})"
 
 
 class Traced(Tensor):
@@ -56,26 +69,26 @@ class Traced(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        found = leaves(args)
+        operands = leaves(args)
         if kwargs:
-            found += leaves(kwargs)
-        if not found:
+            operands += leaves(kwargs)
+        if not operands:
             raise RefusedError("a traced tensor was used where none can be found")
         side = 0
-        for each in found:
+        for each in operands:
             side |= each.side
-        return found[0].session.call(func, args, kwargs, side)
+        return operands[0].session.call(func, args, kwargs, side)
 
 
 def leaves(tree: Any) -> list[Traced]:
     """The traced tensors in the arguments of a call."""
-    found = []
+    traced = []
     for each in tree.values() if isinstance(tree, dict) else tree:
         if isinstance(each, Traced):
-            found.append(each)
+            traced.append(each)
         elif isinstance(each, (tuple, list, dict)):
-            found += leaves(each)
-    return found
+            traced += leaves(each)
+    return traced
 
 
 def _unwrapped(tree: Any) -> Any:
@@ -116,14 +129,14 @@ class Session:
         del self.query, self.key
 
     def token(self, real: Tensor, side: int, number: int) -> Traced:
-        found = _new(self, side, number)
-        found.held, found.sizes = real, tuple(real.shape)
-        return found
+        token = _new(self, side, number)
+        token.held, token.sizes = real, tuple(real.shape)
+        return token
 
     def pair(self, sizes: tuple[int, ...], number: int) -> Traced:
-        found = _new(self, PAIR, number)
-        found.held, found.sizes = None, sizes
-        return found
+        pair = _new(self, PAIR, number)
+        pair.held, pair.sizes = None, sizes
+        return pair
 
     def plain(self, tensor: Tensor) -> int:
         """A number for a tensor that the formula brings itself."""
@@ -185,9 +198,9 @@ class Session:
 
 
 def _new(session: Session, side: int, number: int) -> Traced:
-    found: Traced = torch.Tensor._make_subclass(Traced, _NOTHING)
-    found.session, found.side, found.number = session, side, number
-    return found
+    traced: Traced = torch.Tensor._make_subclass(Traced, _NOTHING)
+    traced.session, traced.side, traced.number = session, side, number
+    return traced
 
 
 def sizes_of(operand: Any) -> tuple[int, ...]:
@@ -200,7 +213,7 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     """The shape of all together; NumPy's and torch's rule."""
     if len(shapes) == 1 or (len(shapes) == 2 and (shapes[0] == shapes[1] or not shapes[1])):
         return shapes[0]
-    found: list[int] = []
+    sizes: list[int] = []
     for place in range(1, max(map(len, shapes)) + 1):
         size = 1
         for shape in shapes:
@@ -208,5 +221,5 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
                 if size not in (1, shape[-place]):
                     raise refuse(f"shapes {shapes} do not broadcast")
                 size = shape[-place]
-        found.append(size)
-    return tuple(reversed(found))
+        sizes.append(size)
+    return tuple(reversed(sizes))

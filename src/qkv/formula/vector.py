@@ -178,11 +178,24 @@ class Writer:
         codes = [value.code for value in arguments]
         return Value(self, self.builder.call(function, codes, fastmath=self.flags))
 
+    def multiply_add(self, a: Operand, b: Operand, c: Operand) -> Value:
+        """a · b + c, in one instruction where the processor has it."""
+        a, b, c = self.alike(a, b, c)
+        return self.intrinsic("fmuladd", a.code.type, a.code.type, a, b, c)
+
     def abs(self, value: Value) -> Value:
         return self.intrinsic("fabs", value.code.type, value.code.type, value)
 
     def sqrt(self, value: Value) -> Value:
         return self.intrinsic("sqrt", value.code.type, value.code.type, value)
+
+    def hidden_one(self) -> Value:
+        """1, of which LLVM does not know that it is 1."""
+        held = self.module.globals.get("qkv_one")
+        if held is None:
+            held = ir.GlobalVariable(self.module, self.real, "qkv_one")
+            held.initializer = ir.Constant(self.real, 1.0)
+        return self.load(held, self.index(0))
 
     # Bits
 
@@ -236,12 +249,12 @@ class Writer:
         """Numbers that lie `step` apart, as a vector."""
         if lanes == 1:
             return self.load(pointer, index)
-        found = ir.Constant(ir.VectorType(self.real, lanes), ir.Undefined)
+        vector = ir.Constant(ir.VectorType(self.real, lanes), ir.Undefined)
         for lane in range(lanes):
             one = self.load(pointer, index)
-            found = self.builder.insert_element(found, one.code, ir.Constant(ir.IntType(32), lane))
+            vector = self.builder.insert_element(vector, one.code, self.index(lane, 32))
             index = self.builder.add(index, step)
-        return Value(self, found)
+        return Value(self, vector)
 
     def scatter_add(self, pointer: Any, index: Any, step: Any, value: Value) -> None:
         if value.lanes == 1:

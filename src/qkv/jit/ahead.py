@@ -27,7 +27,7 @@ def _size(function: Function) -> tuple[bool, int]:
 
 def missing(modules: Sequence[str]) -> list[Job]:
     """What was not compiled for this machine yet."""
-    return [(path, real) for path, real in jobs(modules) if FUNCTIONS[path].found(real) is None]
+    return [(path, real) for path, real in jobs(modules) if FUNCTIONS[path].stored(real) is None]
 
 
 def compile_all(modules: Sequence[str], wanted: Sequence[Job]) -> Iterator[list[Job]]:

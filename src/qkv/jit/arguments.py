@@ -54,9 +54,9 @@ def pack(
         else:
             shape = operand.shape
             extra = len(shape) - axes
-            own = NAMES.get(operand.dtype)
-            if own != (real if of == "real" else of) or extra < -1 or not _contiguous(operand):
-                shown = f"{own or operand.dtype} of shape {tuple(shape)}"
+            dtype = NAMES.get(operand.dtype)
+            if dtype != (real if of == "real" else of) or extra < -1 or not _contiguous(operand):
+                shown = f"{dtype or operand.dtype} of shape {tuple(shape)}"
                 wanted = f"contiguous {real if of == 'real' else of} of {axes} axes"
                 raise TypeError(f"{name} must be {wanted}, got {shown}")
             places.append(len(words))

@@ -112,5 +112,5 @@ def _checked(content: bytes, name: str) -> bytes | None:
     if hashlib.sha256(named).digest() != checksum:
         return None
     # A file that was renamed, or copied from another processor's, is not what it is called.
-    own, _, code = named.partition(b"\n")
-    return code if own.decode(errors="replace") == name else None
+    title, _, code = named.partition(b"\n")
+    return code if title.decode(errors="replace") == name else None

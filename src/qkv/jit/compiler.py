@@ -98,25 +98,25 @@ _dispatchers: dict[Compiled, Any] = {}
 
 def _jitted(compiled: Compiled) -> Any:
     """Numba's own object for a function, in which all names it uses are such objects."""
-    found = _dispatchers.get(compiled)
-    if found is None:
+    dispatcher = _dispatchers.get(compiled)
+    if dispatcher is None:
         names = compiled.free_names()
         for name, value in names.items():
             if isinstance(value, Builtin):
                 names[name] = getattr(lowering, value.name)
             elif isinstance(value, Compiled):
                 names[name] = _jitted(value)
-        found = jit(compiled.fastmath)(compiled.rebound(names))
-        _dispatchers[compiled] = found
-    return found
+        dispatcher = jit(compiled.fastmath)(compiled.rebound(names))
+        _dispatchers[compiled] = dispatcher
+    return dispatcher
 
 
 def _unpacking(function: Function, real: types.Type) -> Any:
     """A jitted function from words to a function's arguments."""
-    own = {"real": real, "bool": types.boolean}
+    scalars = {"real": real, "bool": types.boolean}
 
     def type_of(kind: Kind) -> types.Type:
-        scalar = own.get(kind.of) or getattr(types, kind.of)
+        scalar = scalars.get(kind.of) or getattr(types, kind.of)
         return types.Array(scalar, kind.axes, "C") if kind.axes else scalar
 
     def group_of(group: Group) -> types.Type:

@@ -36,12 +36,12 @@ class Compiled:
         """What the names stand for that the function uses but does not define."""
         function: Any = self.function
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        found = {name: cell.cell_contents for name, cell in cells}
+        names = {name: cell.cell_contents for name, cell in cells}
         for name in _names(function.__code__):
             # Others are attributes, or Python's own.
             if name in function.__globals__:
-                found.setdefault(name, function.__globals__[name])
-        return found
+                names.setdefault(name, function.__globals__[name])
+        return names
 
     def rebound(self, names: dict[str, Any]) -> FunctionType:
         """A copy of the function in which these names stand for something else."""

@@ -62,8 +62,8 @@ class Function(Compiled):
 
     def digest(self) -> str:
         """That of all that is compiled with it, and of what it takes."""
-        own = f"{super().digest()} {self.signature}"
-        return hashlib.sha256(own.encode()).hexdigest()[:16]
+        text = f"{super().digest()} {self.signature}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def failure(self, real: str) -> str | None:
         """Why there is no machine code, if it was tried in vain."""
@@ -71,13 +71,13 @@ class Function(Compiled):
 
     def address(self, real: str) -> int:
         """Where its machine code is; compiled, for a second or more, if it never was before."""
-        found = self._addresses.get(real)
-        if found is None:
+        address = self._addresses.get(real)
+        if address is None:
             with _lock:
-                found = self._addresses.get(real)
-                if found is None:
-                    found = self._addresses[real] = self._load(real)
-        return found
+                address = self._addresses.get(real)
+                if address is None:
+                    address = self._addresses[real] = self._load(real)
+        return address
 
     def _load(self, real: str) -> int:
         if real in self._failures:
@@ -94,7 +94,7 @@ class Function(Compiled):
 
     def machine_code(self, real: str) -> bytes:
         """Its object code: of an earlier process, of the package, or compiled now."""
-        code = self.found(real)
+        code = self.stored(real)
         if code is None:
             code = self.compile(real)
             store.write(self._file(real), code)
@@ -108,7 +108,7 @@ class Function(Compiled):
 
         return object_code(self, real)
 
-    def found(self, real: str) -> bytes | None:
+    def stored(self, real: str) -> bytes | None:
         """Its object code, if an earlier process compiled it or the package brought it."""
         from qkv.jit.target import levels
 
@@ -128,9 +128,9 @@ class Function(Compiled):
         """Where its code for this machine is kept."""
         from qkv.jit.target import compiler_versions, target
 
-        own = target()
-        depends = (self.digest(), _room_digest(), *own, *compiler_versions())
-        return store.directory() / store.file_name(f"{self.path}-{real}", own.cpu, *depends)
+        processor = target()
+        depends = (self.digest(), _room_digest(), *processor, *compiler_versions())
+        return store.directory() / store.file_name(f"{self.path}-{real}", processor.cpu, *depends)
 
 
 class Callback(Function):

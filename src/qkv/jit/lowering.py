@@ -115,8 +115,8 @@ def _by_type(narrow: types.Type, for_narrow: Any, for_wide: Any) -> Any:
 
     @overload(chosen, strict=False)
     def choose(x: Any) -> Any:
-        own = for_narrow if x == narrow else for_wide
-        return lambda x: own(x)
+        chosen = for_narrow if x == narrow else for_wide
+        return lambda x: chosen(x)
 
     return chosen
 
@@ -191,9 +191,9 @@ def invoke(typing_context: Any, address: Any, arguments: Any) -> Any:
 def _words(context: Any, builder: Any, of: Any, value: Any) -> list[Any]:
     """An operand as `arguments.pack` lays it out, in instructions."""
     if isinstance(of, types.Array):
-        found = context.make_array(of)(context, builder, value)
-        shape = cgutils.unpack_tuple(builder, found.shape, of.ndim)
-        return [builder.ptrtoint(found.data, WORD), *shape]
+        array = context.make_array(of)(context, builder, value)
+        shape = cgutils.unpack_tuple(builder, array.shape, of.ndim)
+        return [builder.ptrtoint(array.data, WORD), *shape]
     if isinstance(of, types.Float):
         wide = value if of == types.float64 else builder.fpext(value, ir.DoubleType())
         return [builder.bitcast(wide, WORD)]

@@ -68,10 +68,10 @@ class Signature(NamedTuple):
     @property
     def leaves(self) -> tuple[Leaf, ...]:
         """All operands in the order of their words."""
-        found: list[Leaf] = []
+        leaves: list[Leaf] = []
         for operand in self.operands:
-            found += operand.leaves if isinstance(operand, Group) else [operand]
-        return tuple(found)
+            leaves += operand.leaves if isinstance(operand, Group) else [operand]
+        return tuple(leaves)
 
     @property
     def is_generic(self) -> bool:

@@ -29,13 +29,13 @@ class Target(NamedTuple):
         """LLVM's code generator for it, set as Numba sets its own."""
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        found = llvm.Target.from_triple(self.triple)
-        return found.create_target_machine(
+        architecture = llvm.Target.from_triple(self.triple)
+        return architecture.create_target_machine(
             cpu=self.cpu,
             features=self.features,
             opt=3,
             # LLVM's loader wants static relocation on x86.
-            reloc="static" if found.name.startswith("x86") else "default",
+            reloc="static" if architecture.name.startswith("x86") else "default",
             codemodel="jitdefault",
             jit=True,
         )
@@ -66,12 +66,12 @@ def levels() -> list[Target]:
     triple, name, features = target()
     has = {each[1:] for each in features.split(",") if each.startswith("+")}
     wanted: set[str] = set().union(*LEVELS.values())
-    found = []
-    for level, own in LEVELS.items():
+    fitting = []
+    for level, asked in LEVELS.items():
         if triple.startswith("x86_64") and (wanted <= has or name == level):
-            found.append(Target(triple, level, ""))
-        wanted -= set(own)
-    return found
+            fitting.append(Target(triple, level, ""))
+        wanted -= set(asked)
+    return fitting
 
 
 @cache

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from qkv.formula.forms import form as traced_form
 from qkv.formula.forms import was_traced
+from qkv.formula.traced import Traced
 from qkv.tracing import is_eager
 
 #: Types in which a sum over many keys would lose too much; they are computed in float32.
@@ -345,6 +346,8 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     """left @ right; where heads (axis −3) share the right side, torch would copy it for each."""
     if left.ndim < 3 or right.ndim < 4 or right.shape[-3] != 1 or left.shape[-3] == 1:
         return left @ right
+    if isinstance(left, Traced):  # of which no product is computed
+        return left @ right
     rows = left.flatten(-3, -2) @ right.squeeze(-3)
     found: Tensor = rows.unflatten(-2, left.shape[-3:-1])
     return found
@@ -358,6 +361,8 @@ def log_or_never(scores: Tensor) -> Tensor:
 
 def steps(scores: Tensor, *tokens: Tensor) -> Tensor:
     """Scores, or what is made of them, as a step function of `tokens`: their gradient is 0."""
+    if isinstance(scores, Traced):  # comparisons have no slope in a program
+        return scores
     if is_eager(scores, *tokens):
         return _Steps.apply(scores, *tokens) if torch.is_grad_enabled() else scores  # type: ignore[no-untyped-call]
     for token in tokens:

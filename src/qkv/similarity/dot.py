@@ -16,10 +16,14 @@ def scaled_product(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
     return (query @ key.mT) * scale
 
 
-def _as_fused(self: Dot | ScaledDot | Cosine | Bilinear, query: Tensor, key: Tensor) -> FusedForm:
-    form = self.as_dot(query, key)
+def fused_product(form: DotForm) -> FusedForm:
+    """A dot product as a fused kernel takes it, if no key and no query has a term of its own."""
     query, key = widen(form.query), widen(form.key)
     return FusedForm("dot", query, key, query.new_full((1,), form.scale))
+
+
+def _as_fused(self: Dot | ScaledDot | Cosine | Bilinear, query: Tensor, key: Tensor) -> FusedForm:
+    return fused_product(self.as_dot(query, key))
 
 
 class Dot(Similarity):

@@ -1,4 +1,4 @@
-"""Kernels of someone's own as the inner loop calls them: compiled from their formulas."""
+"""Users' kernels as the inner loop calls them: compiled from their formulas."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def derived_kernel(kernel: Kernel, inverse: float) -> Derived:
 
     query, key = torch.zeros(2, 1, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)
     with torch.no_grad():
-        found = form(weigh, kernel.formula, query, key, not in_logs(kernel))
-    if isinstance(found, str):
+        traced = form(weigh, kernel.formula, query, key, not in_logs(kernel))
+    if isinstance(traced, str):
         return NONE
     try:
-        address = tile_function(PROGRAMS[found.kind], "scores").address("float64")
+        address = tile_function(PROGRAMS[traced.kind], "scores").address("float64")
     except UnavailableError as reason:
         warn_once(str(reason))
         return NONE
-    return Derived(address, found.parameter.numpy())
+    return Derived(address, traced.parameter.numpy())

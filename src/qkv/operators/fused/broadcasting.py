@@ -61,8 +61,8 @@ def layout(batch: Lead, *leads: Lead) -> Layout:
     """
     rows = []
     for lead in leads:
-        own = np.arange(math.prod(lead), dtype=np.int64).reshape(lead)
-        rows.append(np.broadcast_to(own, batch).reshape(-1))
+        entries = np.arange(math.prod(lead), dtype=np.int64).reshape(lead)
+        rows.append(np.broadcast_to(entries, batch).reshape(-1))
     index = np.stack(rows)
     parts = (index[:3], index[3:6], index[6:], *_groups(index[6:]))
     return Layout(math.prod(batch), *(torch.from_numpy(array) for array in parts))

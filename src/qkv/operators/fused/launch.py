@@ -140,30 +140,31 @@ class Launch:
 
     def arrays(self, call: Call) -> list[Tensor]:
         """The arrays among :meth:`operands`, in their order."""
-        found = [*call[:BIAS], self.layout.inputs]
+        operands = [*call[:BIAS], self.layout.inputs]
         if self.masked:
             masks = (call.start, call.stop, call.mask, call.bias)
-            found += [x for x in masks if x is not None]
-        found.append(self.layout.masks)
+            operands += [x for x in masks if x is not None]
+        operands.append(self.layout.masks)
         if call.row_key is not None:
-            found.append(call.row_key)
-        return found
+            operands.append(call.row_key)
+        return operands
 
     def addresses(self, real: str, backward: bool) -> Functions:
         """The tile functions; compiled, for a second or two, if they were never used before."""
-        own = self.functions
-        rows = own.differentiates_rows(self.d)
-        gradient = own.row_gradient if rows else own.gradient
-        scores, key_rows = own.row_scores if self.key_rows else own.scores, self.key_rows
-        if backward and own.kept_scores is not None and own.kept_row_scores is not None:
-            scores = own.kept_row_scores if key_rows else own.kept_scores
+        functions = self.functions
+        rows = functions.differentiates_rows(self.d)
+        gradient = functions.row_gradient if rows else functions.gradient
+        key_rows = self.key_rows
+        scores = functions.row_scores if key_rows else functions.scores
+        if backward and functions.kept_scores is not None and functions.kept_row_scores is not None:
+            scores = functions.kept_row_scores if key_rows else functions.kept_scores
         return Functions(
-            0 if own.transform is None else own.transform.address(real),
+            0 if functions.transform is None else functions.transform.address(real),
             scores.address(real),
             gradient.address(real) if backward and gradient is not None else 0,
             key_rows,
             rows,
-            own.proportional,
+            functions.proportional,
         )
 
     def chunk(self) -> int:
@@ -207,12 +208,12 @@ def launch_of(call: Call) -> Launch:
         parameter.shape, parameter.stride(),
         *((x.shape, x.stride()) if x is not None else None for x in call[BIAS:TENSORS]),
     )  # fmt: skip
-    found = LAUNCHES.get(kind)
-    if found is None:
+    launch = LAUNCHES.get(kind)
+    if launch is None:
         if len(LAUNCHES) >= MOST_LAUNCHES:
             LAUNCHES.clear()
-        found = LAUNCHES[kind] = Launch(call)
-    return found
+        launch = LAUNCHES[kind] = Launch(call)
+    return launch
 
 
 def _memory(tensor: MaybeTensor, kept: int) -> MaybeTensor:

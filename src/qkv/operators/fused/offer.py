@@ -194,8 +194,8 @@ def _with_positions(problem: Problem, form: FusedForm, value: Tensor) -> tuple[T
         parts = Parts(None, None) if problem.mask is None else problem.mask.as_parts(tile)
         assert parts is not None, "the offer was made for parts"
         row_key = None if dropout is None else dropout.row_keys[..., tile.start : tile.stop]
-        own = form._replace(query=query, key=key, parameter=parameter)
-        out, log_total = ops.attend(_call(problem, own, value, parts, added, row_key))
+        tile_form = form._replace(query=query, key=key, parameter=parameter)
+        out, log_total = ops.attend(_call(problem, tile_form, value, parts, added, row_key))
         return out, log_total.unsqueeze(-1)
 
     sliced, whole = [form.query], [form.key, value, form.parameter]

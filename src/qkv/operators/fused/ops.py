@@ -82,9 +82,9 @@ def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 def _backward_fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *of_call, bias_wanted = arguments[6:]
     *main, bias = of_call[:5]
-    found = [tensor.new_empty(tensor.shape) for tensor in main]
+    gradients = [tensor.new_empty(tensor.shape) for tensor in main]
     wanted = bias is not None and bias_wanted
-    return (*found, bias.new_empty(bias.shape) if wanted else main[0].new_empty(0))
+    return (*gradients, bias.new_empty(bias.shape) if wanted else main[0].new_empty(0))
 
 
 torch.library.impl("qkv::fused_backward", "cpu", _backward)
@@ -119,8 +119,8 @@ def _differentiate_forward(
         ctx.rate,
         wanted[4],
     )
-    found = [gradient if wanted[i] else None for i, gradient in enumerate(gradients)]
-    return (*found, *(None,) * 7)
+    asked = [gradient if wanted[i] else None for i, gradient in enumerate(gradients)]
+    return (*asked, *(None,) * 7)
 
 
 torch.library.register_autograd(
@@ -147,18 +147,18 @@ class _Eager(torch.autograd.Function):
             return _differentiate_forward(ctx, grad_answer, grad_log_total, None, None)
         saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
         answered = Answered._make(saved[TENSORS:])
-        found = execute.backward(
+        gradients = execute.backward(
             torch.zeros_like(answered.answer) if grad_answer is None else grad_answer,
             grad_log_total,
             answered,
             Call._make((*saved[:TENSORS], ctx.kind, ctx.rate)),
             WantedGradients(wanted[3], wanted[4]),
         )
-        return (*(each if wanted[i] else None for i, each in enumerate(found)), *(None,) * 7)
+        return (*(each if wanted[i] else None for i, each in enumerate(gradients)), *(None,) * 7)
 
 
 def _eager(tensor: Tensor) -> bool:
-    """Whether nobody traces, transforms or watches the operators that are called."""
+    """Whether the operators that are called are neither traced, transformed nor watched."""
     if not can_read_values(tensor) or type(tensor) not in (Tensor, nn.Parameter):
         return False
     # The public surface has no such question; the name is checked by a test.
@@ -182,8 +182,8 @@ def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
         rest: list[Any] = list(others)  # key, value, parameter, and the bias among them
         added = None if bias is None else rest.pop(0 if in_rows else -1)
         part = reference.rows_of(call, start, start + query.shape[-2])
-        own = Call._make((query, *rest, added, *part[BIAS + 1 :]))
-        answer, log_total = reference.attend(own)
+        tile_call = Call._make((query, *rest, added, *part[BIAS + 1 :]))
+        answer, log_total = reference.attend(tile_call)
         return answer, log_total.unsqueeze(-1)
 
     rows, whole = [call.query], [call.key, call.value, call.parameter]
@@ -197,10 +197,10 @@ def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
     gradients = Gradients(tile_of, rows, whole, [grad_answer, grad_log_total.unsqueeze(-1)], ups)
     # A graph of some 30 such blocks; that of additive scores, which is written out, has a third.
     tile = TILE_BYTES if call.kind == "additive" else TILE_BYTES // 2
-    found = gradients.pull(rows_at_once(tile, row))
-    of_answer, of_total = found.grads
-    of_query, *of_rows = found.rows
-    of_key, of_value, of_parameter, *of_whole = found.whole
+    pulled = gradients.pull(rows_at_once(tile, row))
+    of_answer, of_total = pulled.grads
+    of_query, *of_rows = pulled.rows
+    of_key, of_value, of_parameter, *of_whole = pulled.whole
     of_bias = next(iter((*of_rows, *of_whole)), None)
     return (
         of_answer,
@@ -244,10 +244,10 @@ def _worth_keeping(call: Call) -> int:
     n, m = query.shape[-2], key.shape[-2]
     if not sizes_are_known(n, m):
         return 0
-    own = n * (query.shape[-1] + value.shape[-1]) + m * (key.shape[-1] + value.shape[-1])
-    if n * m <= KEPT * own:
+    numbers = n * (query.shape[-1] + value.shape[-1]) + m * (key.shape[-1] + value.shape[-1])
+    if n * m <= KEPT * numbers:
         return m
     if call.start is None or call.stop is None or not can_read_values(call.start, call.stop):
         return 0
     longest = int((call.stop.clamp(max=m) - call.start.clamp(min=0)).max())
-    return longest if 0 < n * longest <= KEPT * own else 0
+    return longest if 0 < n * longest <= KEPT * numbers else 0

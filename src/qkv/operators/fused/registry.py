@@ -31,7 +31,7 @@ SHORT = 32
 
 
 class Traits(NamedTuple):
-    """What the drivers need to know of tile functions beside their addresses."""
+    """Properties of tile functions that the drivers depend on."""
 
     parts: int = 1  # blocks of lines that the gradient works in
     proportional: bool = False  # scores are weights, not logits
@@ -92,8 +92,8 @@ class TileFunctions:
 def _derived(program: Callable[[], Program], function: Callable[[str], Callback]) -> TileFunctions:
     @cache
     def traits() -> Traits:
-        own = program()
-        return Traits(own.parts, own.proportional, short_rows=False, cost=own.cost)
+        traced = program()
+        return Traits(traced.parts, traced.proportional, short_rows=False, cost=traced.cost)
 
     forms = ("scores", "row_scores", "row_gradient", "gradient", "kept_scores", "kept_row_scores")
     return TileFunctions(**{form: function(form) for form in forms}, traits=traits)
@@ -127,9 +127,9 @@ BUILT_IN: dict[str, Callable[[], Program]] = {
 def _built_in(kind: str) -> TileFunctions:
     def function(form: str) -> BuiltIn:
         # A gradient for the bandwidth makes no difference to scores.
-        own = kind.removeprefix("learned_") if form.endswith("scores") else kind
-        known = FUNCTIONS.get(f"formula.{own}.{form}")
-        return known if isinstance(known, BuiltIn) else BuiltIn(BUILT_IN[own], own, form)
+        owner = kind.removeprefix("learned_") if form.endswith("scores") else kind
+        known = FUNCTIONS.get(f"formula.{owner}.{form}")
+        return known if isinstance(known, BuiltIn) else BuiltIn(BUILT_IN[owner], owner, form)
 
     return _derived(BUILT_IN[kind], function)
 
@@ -147,7 +147,7 @@ SIMILARITIES: dict[str, TileFunctions] = {
 
 
 def functions_of(kind: str) -> TileFunctions:
-    """The tile functions of a kind: one of the above, or those of someone's formula."""
+    """The tile functions of a kind: built in, or derived from a user's formula."""
     known = SIMILARITIES.get(kind)
     return _of_formula(PROGRAMS[kind]) if known is None else known
 
@@ -158,6 +158,6 @@ def _of_formula(program: Program) -> TileFunctions:
 
 
 def program_of_kind(kind: str) -> Program | None:
-    """The program of a formula, ours or someone else's; None: it is written by hand."""
-    own = BUILT_IN.get(kind)
-    return PROGRAMS.get(kind) if own is None else own()
+    """The program of a formula, built in or a user's; None: it is written by hand."""
+    built_in = BUILT_IN.get(kind)
+    return PROGRAMS.get(kind) if built_in is None else built_in()

@@ -22,11 +22,11 @@ _MIX = -4658895280553007687
 
 @device
 def _hash(row: Any) -> Any:
-    found = 0
+    hashed = 0
     for c in range(row.size):
-        found = (found ^ ordered(row[c])) * _SPREAD
-        found ^= found >> 29
-    return (found * _MIX) >> 30
+        hashed = (hashed ^ ordered(row[c])) * _SPREAD
+        hashed ^= hashed >> 29
+    return (hashed * _MIX) >> 30
 
 
 @device

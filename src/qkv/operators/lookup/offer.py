@@ -75,13 +75,13 @@ def answer(problem: Problem) -> Result:
     value = _entries(widen(problem.value), batch)
     total = ops.sum_of_groups(value, key_group, problem.m + 2)
     mean = total / steps(size, query, key).unsqueeze(-1)
-    found = ops.take(mean, query_group).to(problem.value.dtype)
-    found = found.reshape(*batch, *found.shape[1:])
+    means = ops.take(mean, query_group).to(problem.value.dtype)
+    means = means.reshape(*batch, *means.shape[1:])
     if not problem.wants_total:
-        return found, None
+        return means, None
     log_total = size.gather(1, query_group).log()
     log_total = log_total.masked_fill(query_group == problem.m, -torch.inf).to(query.dtype)
-    return found, log_total.reshape(*batch, problem.n)
+    return means, log_total.reshape(*batch, problem.n)
 
 
 def _entries(tensor: Tensor, batch: tuple[int, ...]) -> Tensor:

@@ -83,8 +83,8 @@ def _take(table: Tensor, group: Tensor) -> Tensor:
     entries, groups = table.shape[:2]
     first = torch.arange(0, entries * groups, max(1, groups))[:entries].unsqueeze(-1)
     places = (group.clamp(min=0) + first).flatten()
-    found = table.flatten(0, 1).index_select(0, places).view(*group.shape, table.shape[2])
-    return found.masked_fill_((group < 0).unsqueeze(-1), 0.0)
+    rows = table.flatten(0, 1).index_select(0, places).view(*group.shape, table.shape[2])
+    return rows.masked_fill_((group < 0).unsqueeze(-1), 0.0)
 
 
 def _take_fake(table: Tensor, group: Tensor) -> Tensor:

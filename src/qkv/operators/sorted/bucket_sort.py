@@ -98,13 +98,13 @@ def _can_move() -> bool:
 
 
 def _by_way_of_buckets(
-    rows: npt.NDArray[Any], there: Places, back: Places, found: npt.NDArray[Any]
+    rows: npt.NDArray[Any], there: Places, back: Places, out: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """Rows of numbers of 8 bytes; `found` may be `rows`."""
+    """Rows of numbers of 8 bytes; `out` may be `rows`."""
     bucketed = np.empty(rows.shape, np.int64)
     move_to(rows.view(np.int64), there, bucketed, count=len(rows), grain=PORTION)
-    move_from(bucketed, back, found.view(np.int64), count=len(rows), grain=PORTION)
-    return found
+    move_from(bucketed, back, out.view(np.int64), count=len(rows), grain=PORTION)
+    return out
 
 
 def _bounds(number: Array, buckets: int) -> Bounds:

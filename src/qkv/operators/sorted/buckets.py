@@ -49,15 +49,15 @@ def classify(
     for portion in range(start, stop):
         for i in range(portion * PORTION, min((portion + 1) * PORTION, number.size)):
             step = _step(number[i], low, steps)
-            found, end = before[step], before[step + 1]
-            while found < end:
-                middle = (found + end) // 2
+            low, end = before[step], before[step + 1]
+            while low < end:
+                middle = (low + end) // 2
                 if number[i] >= bounds.bound[middle]:
-                    found = middle + 1
+                    low = middle + 1
                 else:
                     end = middle
-            bucket[i] = found
-            count[portion, found] += 1
+            bucket[i] = low
+            count[portion, low] += 1
 
 
 @device_in_order

@@ -64,7 +64,7 @@ class PoolScratch(NamedTuple):
     s: Double1  # (BLOCK,): the distance from a cell's centre, in bandwidths
     factor: Double1  # (BLOCK,)
     sums: Double2  # (1 + columns, BLOCK), in units of the nearest key's weight
-    own: Double1  # (1 + columns,): those of one query
+    of_query: Double1  # (1 + columns,): those of one query
 
 
 def scratch_shapes(columns: int) -> PoolScratch:
@@ -72,7 +72,7 @@ def scratch_shapes(columns: int) -> PoolScratch:
     block = (BLOCK,)
     return PoolScratch(
         x=block, after=block, peak=block, s=block, factor=block,
-        sums=(1 + columns, BLOCK), own=(1 + columns,),
+        sums=(1 + columns, BLOCK), of_query=(1 + columns,),
     )  # fmt: skip
 
 
@@ -81,16 +81,16 @@ def find_cells(
     start: int, stop: int, key: Double1, h: float, first: Int1, of_key: Int1, count: Int1
 ) -> None:
     """Where each run of keys of one cell begins, and the cell of each key; in one piece."""
-    found, previous = 0, -1.0
+    cells, previous = 0, -1.0
     for i in range(key.size):
         place = np.floor((key[i] - key[0]) / h / CELL)
         if i == 0 or place != previous:
-            first[found] = i
-            found += 1
+            first[cells] = i
+            cells += 1
             previous = place
-        of_key[i] = found - 1
-    first[found] = key.size
-    count[0] = found
+        of_key[i] = cells - 1
+    first[cells] = key.size
+    count[0] = cells
 
 
 @kernel_in_order
@@ -138,7 +138,7 @@ def pool(
     cells: Cells, answers: Answers, scratch: PerThread[PoolScratch],
 ) -> None:  # fmt: skip
     """Answer sorted queries; if `itself` ≥ 0, query i leaves out a copy of key `itself` + i."""
-    own = scratch.own
+    of_query = scratch.of_query
     i, after = start, count_up_to(keys.key, query[start])
     while i < stop:
         size, after, furthest = _gather(i, stop, after, query, keys.key, window.h, scratch)
@@ -150,19 +150,19 @@ def pool(
             log_scale, direct = 0.0, size == 0
             if not direct:
                 log_scale = -scratch.peak[q]
-                for c in range(own.size):
-                    own[c] = scratch.sums[c, q]
+                for c in range(of_query.size):
+                    of_query[c] = scratch.sums[c, q]
                 if itself >= 0:
                     # The key itself is exp(0); what is left must not be a difference of equals.
-                    own[0] -= taken
+                    of_query[0] -= taken
                     for c in range(keys.value.shape[1]):
-                        own[1 + c] -= taken * keys.value[key, c]
-                    direct = own[0] < 0.5 * taken
+                        of_query[1 + c] -= taken * keys.value[key, c]
+                    direct = of_query[0] < 0.5 * taken
             if direct:
                 beyond = after if size == 0 else scratch.after[q]
                 rest = keys.weight[key] - taken if itself >= 0 else 1.0
-                log_scale = _direct(query[i + q], beyond, key, rest, keys, window, own)
-            write_answer(i + q, own, log_scale, keys, answers)
+                log_scale = _direct(query[i + q], beyond, key, rest, keys, window, of_query)
+            write_answer(i + q, of_query, log_scale, keys, answers)
         i += max(size, 1)
 
 
@@ -269,10 +269,10 @@ def _by_key(i: int, h: float, keys: Any, block: Any) -> None:
 
 @device_in_order
 def _direct(
-    x: float, after: int, own: int, rest: float, keys: Any, window: Any, sums: Any
+    x: float, after: int, own_key: int, rest: float, keys: Any, window: Any, sums: Any
 ) -> Any:  # fmt: skip
-    """The window's sums, term by term, key `own` with the weight `rest`; the log of their scale."""
-    near = _nearest(keys.key, x, after, own if rest == 0.0 else -1) / window.h
+    """The window's sums, term by term, `own_key` with the weight `rest`; the log of their scale."""
+    near = _nearest(keys.key, x, after, own_key if rest == 0.0 else -1) / window.h
     reach = math.sqrt(near * near + 2.0 * window.margin)
     for c in range(sums.size):
         sums[c] = 0.0
@@ -283,7 +283,7 @@ def _direct(
             if u > reach:
                 break
             # The difference of squares as a product: far away the squares alone overflow.
-            weight = rest if i == own else keys.weight[i]
+            weight = rest if i == own_key else keys.weight[i]
             weight *= exp(-0.5 * max(u - near, 0.0) * (u + near))
             sums[0] += weight
             for c in range(keys.value.shape[1]):

@@ -35,8 +35,8 @@ def scan(start: int, stop: int, keys: KeyArrays, h: float, scans: Double3) -> No
             i += step
             fade = exp(-abs(keys.key[i] - keys.key[i - step]) / h)
             for c in range(1 + columns):
-                own = keys.weight[i] * (keys.value[i, c - 1] if c > 0 else 1.0)
-                scans[side, i, c] = own + scans[side, i - step, c] * fade
+                term = keys.weight[i] * (keys.value[i, c - 1] if c > 0 else 1.0)
+                scans[side, i, c] = term + scans[side, i - step, c] * fade
 
 
 @kernel_in_order
@@ -49,12 +49,12 @@ def pool(
     sums = scratch.sums
     place = count_up_to(keys.key, query[start])
     for i in range(start, stop):
-        x, own = query[i], itself + i
+        x, own_key = query[i], itself + i
         while place < m and keys.key[place] <= x:
             place += 1
         last, after, rest = place - 1, place, 0.0
         if itself >= 0:  # `rest` is what is left of the key itself
-            last, after, rest = own - 1, own + 1, max(keys.weight[own] - 1.0, 0.0)
+            last, after, rest = own_key - 1, own_key + 1, max(keys.weight[own_key] - 1.0, 0.0)
         to_left = (x - keys.key[last]) / h if last >= 0 else np.inf
         to_right = (keys.key[after] - x) / h if after < m else np.inf
         near = 0.0 if rest > 0.0 else min(to_left, to_right)
@@ -66,5 +66,5 @@ def pool(
         if rest > 0.0:
             sums[0] += rest
             for c in range(columns):
-                sums[1 + c] += rest * keys.value[own, c]
+                sums[1 + c] += rest * keys.value[own_key, c]
         write_answer(i, sums, -near, keys, answers)

@@ -91,12 +91,12 @@ def answer(problem: Problem, form: SortedForm) -> Result:
 
     tokens = (entries(problem.query), entries(problem.key), entries(problem.value))
     said = [pool(query, key, value) for query, key, value in zip(*tokens, strict=True)]
-    found, log_total = (
+    answer, log_total = (
         torch.from_numpy(part[0] if len(part) == 1 else np.stack(part))  # one need not be copied
         for part in zip(*said, strict=True)
     )
     wide = torch.promote_types(problem.query.dtype, torch.float32)
     return (
-        found.reshape(*batch, problem.n, d_v).to(problem.value.dtype),
+        answer.reshape(*batch, problem.n, d_v).to(problem.value.dtype),
         log_total.reshape(*batch, problem.n).to(wide),
     )

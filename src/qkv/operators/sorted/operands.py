@@ -32,27 +32,27 @@ class Answers(NamedTuple):
 @device_in_order
 def count_below(numbers: Any, x: Any) -> Any:
     """How many numbers, which ascend, are less than x."""
-    found, end = 0, numbers.size
-    while found < end:
-        middle = (found + end) // 2
+    low, end = 0, numbers.size
+    while low < end:
+        middle = (low + end) // 2
         if numbers[middle] < x:
-            found = middle + 1
+            low = middle + 1
         else:
             end = middle
-    return found
+    return low
 
 
 @device_in_order
 def count_up_to(numbers: Any, x: Any) -> Any:
     """How many numbers, which ascend, are at most x."""
-    found, end = 0, numbers.size
-    while found < end:
-        middle = (found + end) // 2
+    low, end = 0, numbers.size
+    while low < end:
+        middle = (low + end) // 2
         if numbers[middle] <= x:
-            found = middle + 1
+            low = middle + 1
         else:
             end = middle
-    return found
+    return low
 
 
 @device_in_order

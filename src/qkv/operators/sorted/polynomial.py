@@ -75,16 +75,16 @@ class PoolScratch(NamedTuple):
 
 def polynomial(name: str) -> Polynomial:
     """A kernel by its name."""
-    own = COEFFICIENTS[name]
-    size = len(own)
+    coefficients = COEFFICIENTS[name]
+    size = len(coefficients)
     matrix = np.zeros((size, size))
-    for j, a in enumerate(own):
+    for j, a in enumerate(coefficients):
         for i in range(j + 1):
             matrix[i, j] = a * math.comb(j, i)
     # |s| + |t| ≤ 2 wherever a window touches a cell.
-    magnitude = sum(abs(a) * 2.0**j for j, a in enumerate(own))
+    magnitude = sum(abs(a) * 2.0**j for j, a in enumerate(coefficients))
     guard = min(0.5, magnitude * np.finfo(float).eps / ACCURACY)
-    return Polynomial(matrix, not any(own[1::2]), guard)
+    return Polynomial(matrix, not any(coefficients[1::2]), guard)
 
 
 @kernel_in_order
@@ -92,13 +92,13 @@ def find_cells(
     start: int, stop: int, key: Double1, h: float, first: Int1, count: Int1
 ) -> None:  # fmt: skip
     """Where each run of keys within one bandwidth begins, and where the last ends; in one piece."""
-    found, begin = 0, 0
+    cells, begin = 0, 0
     for i in range(key.size):
         if i == 0 or key[i] - key[begin] > h:
-            first[found] = begin = i
-            found += 1
-    first[found] = key.size
-    count[0] = found
+            first[cells] = begin = i
+            cells += 1
+    first[cells] = key.size
+    count[0] = cells
 
 
 @kernel_in_order
@@ -140,8 +140,8 @@ def pool(
     cell = count_up_to(cells.first, lo) - 1
     hi, middle, middle_cell = lo, lo, cell
     for i in range(start, stop):
-        x, own = query[i], itself + i if itself >= 0 else -1
-        taken = min(keys.weight[own], 1.0) if itself >= 0 else 0.0
+        x, own_key = query[i], itself + i if itself >= 0 else -1
+        taken = min(keys.weight[own_key], 1.0) if itself >= 0 else 0.0
         while lo < key.size and x - key[lo] > h:
             lo += 1
         hi = max(hi, lo)
@@ -166,11 +166,11 @@ def pool(
             if itself >= 0:
                 sums[0] -= taken
                 for c in range(keys.value.shape[1]):
-                    sums[1 + c] -= taken * keys.value[own, c]
+                    sums[1 + c] -= taken * keys.value[own_key, c]
             direct = not sums[0] > kernel.guard * touched
         if direct:
-            rest = keys.weight[own] - taken if itself >= 0 else 1.0
-            _direct(x, lo, hi, own, rest, keys, h, kernel.matrix, sums)
+            rest = keys.weight[own_key] - taken if itself >= 0 else 1.0
+            _direct(x, lo, hi, own_key, rest, keys, h, kernel.matrix, sums)
         write_answer(i, sums, 0.0, keys, answers)
 
 
@@ -222,9 +222,17 @@ def _by_cells(
 
 @device_in_order
 def _direct(
-    x: float, lo: int, hi: int, own: int, rest: float, keys: Any, h: float, matrix: Any, sums: Any
+    x: float,
+    lo: int,
+    hi: int,
+    own_key: int,
+    rest: float,
+    keys: Any,
+    h: float,
+    matrix: Any,
+    sums: Any,
 ) -> None:
-    """The sums over the keys lo to hi, one by one, key `own` with the weight `rest`."""
+    """The sums over the keys lo to hi, one by one, `own_key` with the weight `rest`."""
     degree = matrix.shape[1] - 1
     for c in range(sums.size):
         sums[c] = 0.0
@@ -233,7 +241,7 @@ def _direct(
         kernel = matrix[0, degree]
         for j in range(degree - 1, -1, -1):
             kernel = kernel * u + matrix[0, j]
-        weight = (rest if i == own else keys.weight[i]) * max(kernel, 0.0)
+        weight = (rest if i == own_key else keys.weight[i]) * max(kernel, 0.0)
         sums[0] += weight
         for c in range(keys.value.shape[1]):
             sums[1 + c] += weight * keys.value[i, c]

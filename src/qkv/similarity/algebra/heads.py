@@ -15,22 +15,22 @@ def narrow_heads(
     numbers: Tensor, axis: int, start: int, stop: int, batch: tuple[int, ...]
 ) -> Tensor:
     """Numbers of the entries `start` to `stop` of the leading axis `axis` alone."""
-    own = numbers.ndim - len(batch) + axis
-    if own < 0 or numbers.shape[own] == 1:
+    place = numbers.ndim - len(batch) + axis
+    if place < 0 or numbers.shape[place] == 1:
         return numbers
-    return numbers.narrow(own, start, stop - start)
+    return numbers.narrow(place, start, stop - start)
 
 
 def check_heads(name: str, numbers: Tensor, query: Tensor, key: Tensor) -> None:
     """Raise ValueError unless numbers of heads fit the leading axes of query and key."""
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    own = tuple(numbers.shape)
-    fits = len(own) <= len(batch) and all(
+    shape = tuple(numbers.shape)
+    fits = len(shape) <= len(batch) and all(
         size == 1 or size == wanted
-        for size, wanted in zip(reversed(own), reversed(batch), strict=False)
+        for size, wanted in zip(reversed(shape), reversed(batch), strict=False)
     )
     if not fits:
         raise ValueError(
             f"{name} must be one number or one for each head, to match the leading axes "
-            f"{tuple(batch)} of query and key; got shape {own}"
+            f"{tuple(batch)} of query and key; got shape {shape}"
         )

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from qkv.similarity.algebra.heads import check_heads, narrow_heads, over_heads
-from qkv.similarity.base import DotForm, PreparedSize, Similarity, log_or_never, widen
+from qkv.similarity.base import (
+    DotForm,
+    FusedForm,
+    PreparedSize,
+    Similarity,
+    log_or_never,
+    widen,
+)
+from qkv.similarity.dot import fused_product
 from qkv.similarity.positive_parameter import Positive
 
 
@@ -55,6 +63,13 @@ class _Changed(Similarity):
     def _changed(self, log_scores: Tensor) -> Tensor:
         softmax = self.weighting == "softmax"
         return self.change(log_scores) if softmax else self.change_log(log_scores)
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
+        if self.family == "dot":
+            form = self.as_dot(query, key)
+            if isinstance(form, DotForm) and form.key_bias is None and form.offset is None:
+                return fused_product(form)
+        return super().as_fused(query, key)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.base.tensors()
@@ -148,8 +163,8 @@ class Scaled(_Changed):
         return Scaled(self.base.narrow(axis, start, stop, batch), factor)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        own = (self.factor,) if isinstance(self.factor, Tensor) else ()
-        return *own, *super().tensors()
+        factor = (self.factor,) if isinstance(self.factor, Tensor) else ()
+        return *factor, *super().tensors()
 
     def signature(self) -> Hashable | None:
         known = super().signature()

@@ -11,11 +11,12 @@ from torch import Tensor
 from qkv.similarity.base import (
     DotForm,
     FromCallable,
+    FusedForm,
     PreparedSize,
     Similarity,
-    log_or_never,
     widen,
 )
+from qkv.similarity.dot import fused_product
 
 
 class _Parts(Similarity):
@@ -40,11 +41,11 @@ class _Parts(Similarity):
         if not (_takes_tokens(self.left) or _takes_tokens(self.right)):
             return _beside(self.left.prepare(query, key), self.right.prepare(query, key))
         # One copy of the tokens themselves serves all that need no more than that.
-        found = widen(query), widen(key)
+        prepared = widen(query), widen(key)
         for part in (self.left, self.right):
             if not _takes_tokens(part):
-                found = _beside(found, part.prepare(query, key))
-        return found
+                prepared = _beside(prepared, part.prepare(query, key))
+        return prepared
 
     def combine(self, left: Tensor, right: Tensor) -> Tensor:
         """The scores of both as one."""
@@ -72,8 +73,8 @@ class _Parts(Similarity):
         """The parts, each with its own columns of prepared tokens."""
         columns = []
         for tokens in (query, key):
-            own = [self._columns(part, tokens.shape[-1]) for part in (self.left, self.right)]
-            columns.append([tokens[..., first:last] for first, last in own])
+            spans = [self._columns(part, tokens.shape[-1]) for part in (self.left, self.right)]
+            columns.append([tokens[..., first:last] for first, last in spans])
         return list(zip((self.left, self.right), *columns, strict=True))
 
     def _columns(self, part: Similarity, size: int) -> tuple[int, int]:
@@ -89,9 +90,16 @@ class _Parts(Similarity):
 
     def prepared_size(self) -> PreparedSize:
         parts = (self.left, self.right)
-        own = [_prepared_size(part) for part in parts if not _takes_tokens(part)]
-        shared = len(own) < len(parts)  # one copy of the tokens
-        return PreparedSize(sum(x.times for x in own) + shared, sum(x.more for x in own))
+        sizes = [_prepared_size(part) for part in parts if not _takes_tokens(part)]
+        shared = len(sizes) < len(parts)  # one copy of the tokens
+        return PreparedSize(sum(x.times for x in sizes) + shared, sum(x.more for x in sizes))
+
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
+        if self.family == "dot":
+            form = self.as_dot(query, key)
+            if isinstance(form, DotForm) and form.key_bias is None and form.offset is None:
+                return fused_product(form)
+        return super().as_fused(query, key)
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Similarity:
         if not self.per_head:
@@ -179,14 +187,14 @@ class Product(_Parts):
 
 
 def _takes_tokens(part: Similarity) -> bool:
-    """Whether a part compares the tokens themselves, or nobody knows what it makes of them."""
+    """Whether a part compares the tokens themselves, or makes of them what has no known size."""
     return type(part).prepare is Similarity.prepare or part.prepared_size() is None
 
 
 def _prepared_size(part: Similarity) -> PreparedSize:
-    found = part.prepared_size()
-    assert found is not None, "others take the tokens themselves"
-    return found
+    size = part.prepared_size()
+    assert size is not None, "others take the tokens themselves"
+    return size
 
 
 def _score(part: Similarity, query: Tensor, key: Tensor) -> Tensor:
@@ -200,10 +208,10 @@ def _log_score(part: Similarity, query: Tensor, key: Tensor) -> Tensor:
 
 
 def _beside(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    found = []
+    joined = []
     for one, other in zip(left, right, strict=True):
-        found.append(_columns_of(one, other))
-    return found[0], found[1]
+        joined.append(_columns_of(one, other))
+    return joined[0], joined[1]
 
 
 def _columns_of(left: Tensor, right: Tensor) -> Tensor:
@@ -234,10 +242,9 @@ def _plus(left: Tensor | None, right: Tensor | None) -> Tensor | None:
 
 
 def _log_sum(left: Tensor, right: Tensor) -> Tensor:
-    """log(e^left + e^right), −inf where both are, with a gradient of 0 there."""
-    peak = torch.maximum(left, right).detach()
-    peak = torch.where(peak == -torch.inf, 0.0, peak)
-    return peak + log_or_never(torch.exp(left - peak) + torch.exp(right - peak))
+    """log(e^left + e^right), −inf where both are: the larger one, and what the other adds."""
+    gap = torch.where(left == right, 0.0, left - right).abs()  # of −inf and −inf: none
+    return torch.maximum(left, right) + torch.log1p(torch.exp(-gap))
 
 
 def as_part(other: object, sign: Literal["+", "*"]) -> Similarity:
