@@ -159,14 +159,5 @@ def check_sizes(
 
 def _unit(vectors: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    if torch.is_grad_enabled():
-        length = length.masked_fill(length == 0, 1.0)
-    else:
-        # One call less. Shorter vectors, whose squares vanish, would have a large gradient there.
-        length = length.clamp_min(_SHORTEST[length.dtype])
-    unit: Tensor = vectors / length
+    unit: Tensor = vectors / length.masked_fill(length == 0, 1.0)
     return unit
-
-
-#: The squares of shorter vectors vanish.
-_SHORTEST = {dtype: torch.finfo(dtype).tiny ** 0.5 for dtype in (torch.float32, torch.float64)}
