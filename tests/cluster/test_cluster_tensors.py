@@ -66,7 +66,7 @@ def test_bytes_are_those_of_the_plan(team: Team, layout: str, ranks: int) -> Non
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_memory_is_that_of_the_plan(team: Team, layout: str, ranks: int) -> None:
     for planned, measured in team.run(ranks, cases.measured, layout):
-        assert measured == pytest.approx(planned, rel=0.3)
+        assert 0.9 * planned < measured < planned + 48 * 2**20  # which tiles of scores may take
 
 
 @pytest.mark.parametrize("layout", ["ring", "zigzag"])
@@ -98,7 +98,6 @@ def test_pytorchs_context_parallel_does_not_serve_cpus(
     """docs/scale.md says so; should this fail, it serves them now."""
     told = team.run(2, partial(torch_context.unaided, causal=causal, gradients=gradients))
     assert "does not have a sharding strategy registered" in told[0]
-    assert team.run(2, torch_context.uneven)[0]
 
 
 def test_mistakes_are_said(team: Team) -> None:

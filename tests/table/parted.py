@@ -53,6 +53,8 @@ QUESTIONS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
              {"similarity": "epanechnikov", "bandwidth": 0.05}),
     "dates": ("born", "income", dt.date(1990, 5, 17),
               {"similarity": "laplacian", "bandwidth": 400.0}),
+    "values": ("height", ["born", "seen", "name", "alive"], 1.7,
+               {"similarity": "gaussian", "bandwidth": 0.02}),
     "text": ("name", "town", ["A1", "B22"], {"similarity": "fuzzy"}),
     "several": (["age", "town"], ["income", "alive"], (40, "Kyiv"),
                 {"similarity": {"age": "triangular", "town": "equal"}, "bandwidth": {"age": 9}}),
