@@ -36,12 +36,25 @@ _KNOWN: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 def connect(address: str) -> Any:
     """A client of the scheduler at this address, or one sentence on why there is none."""
     distributed = require("distributed", "cluster")
-    try:
-        return distributed.Client(address, timeout=min(PATIENCE, 10.0), set_as_default=False)
-    except (OSError, ValueError) as error:  # a timeout is an OSError
+    patience = min(PATIENCE, 10.0)
+    made: list[Any] = []
+
+    def make() -> None:
+        try:
+            made.append(distributed.Client(address, timeout=patience, set_as_default=False))
+        except (OSError, ValueError) as error:  # a timeout is an OSError
+            made.append(error)
+
+    # A scheduler that takes the call and then says nothing is waited for without end by Dask.
+    making = threading.Thread(target=make, name="qkv-connect", daemon=True)
+    making.start()
+    making.join(2 * patience)
+    found = made[0] if made else TimeoutError(f"waited {2 * patience:g} s")
+    if isinstance(found, Exception):
         raise ClusterError(
-            f"no Dask scheduler answers at {address!r}: {_first_line(error)}"
-        ) from error
+            f"no Dask scheduler answers at {address!r}: {_first_line(found)}"
+        ) from found
+    return found
 
 
 def worker_count(client: Any) -> int:
@@ -146,8 +159,9 @@ def _tasks(
 
 
 def _tell(done: Callable[[int], None] | None, first: int, size: int) -> None:
-    for place in range(first, first + size) if done is not None else ():
-        done(place)
+    if done is not None:
+        for place in range(first, first + size):
+            done(place)
 
 
 def _worked(
@@ -222,7 +236,7 @@ def _check(client: Any) -> int:
         if time.monotonic() - start > PATIENCE:
             raise ClusterError(f"the Dask cluster has no workers: waited {PATIENCE:g} s for one")
         time.sleep(_GLANCE / 5)
-    threads = sum(each["nthreads"] for each in workers.values())
+    threads: int = sum(each["nthreads"] for each in workers.values())
     known = _KNOWN.setdefault(client, set())
     if known.issuperset(workers):
         return threads
