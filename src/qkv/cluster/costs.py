@@ -1,7 +1,7 @@
 """What sharing out costs, on paper: bytes that ranks and workers send, and memory that they hold.
 
-Counts follow from sizes alone; `tests/cluster/test_cluster_tensors.py` holds them to the bytes that were
-sent. Times are these and the work divided by rates that the caller gives, or measured here.
+Counts follow from sizes alone; `tests/cluster/test_cluster_tensors.py` holds them to the bytes that
+were sent. Times are these and the work divided by rates that the caller gives, or measured here.
 """
 
 from __future__ import annotations
