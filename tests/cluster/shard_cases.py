@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,7 @@ from torch import Tensor
 
 import qkv
 from qkv import cluster
+from qkv.benchmarks.measure import peak_extra_bytes
 from qkv.cluster import sharding
 
 N, D, D_V, BATCH, HEADS = 29, 5, 3, 2, 3
@@ -226,20 +230,49 @@ def refused(group: Any, what: str) -> str:
     return "nothing was refused"
 
 
-def one_dies(group: Any) -> str:
-    """The last rank ends without a word; what the others are told."""
-    import os
+def measured(group: Any, layout: Any) -> tuple[int, int]:
+    """What the plan says that this rank holds, and what it does hold at most."""
+    rank = dist.get_rank(group)
+    tokens = torch.randn(3, 8, 2048, 256).unbind()
+    query, *shards = (cluster.shard(each, layout="ring", group=group).clone() for each in tokens)
+    query = tokens[0].clone() if layout == "replicated" else query
+    del tokens
+    held = query.nbytes + sum(each.nbytes for each in shards)
+    plan = cluster.explain(query, *shards, group=group, layout=layout)
+    with torch.no_grad():
+        cluster.attend(query, *shards, group=group, layout=layout)  # what is kept is made once
+        extra = peak_extra_bytes(lambda: cluster.attend(query, *shards, group=group, layout=layout))
+    return plan.memory[rank], held + extra
 
+
+def one_sleeps(group: Any, layout: Any) -> str:
+    """The last rank says nothing for longer than ranks wait; what the others are told."""
+    last = dist.get_world_size(group) - 1
+    impatient = dist.new_group([*range(last + 1)], timeout=dt.timedelta(seconds=1))
+    if dist.get_rank(group) == last:
+        time.sleep(2)
+        return ""
+    try:
+        cluster.attend(*_tokens(N), group=impatient, layout=layout)
+    except cluster.ClusterError as error:
+        return str(error)
+    return "nobody noticed"
+
+
+def one_dies(group: Any) -> list[str]:
+    """The last rank ends without a word; what the others are told."""
     query, key, value = _tokens(N)
     cluster.attend(query, key, value, group=group, layout="ring")
     if dist.get_rank(group) == dist.get_world_size(group) - 1:
         os._exit(1)
-    try:
-        for _ in range(100):
-            cluster.attend(query, key, value, group=group, layout="ring")
-    except cluster.ClusterError as error:
-        return str(error)
-    return "nobody noticed"
+    told = ["nobody noticed", "nobody noticed"]
+    for place, layout in enumerate(["ring", "replicated"]):
+        try:
+            for _ in range(100):
+                cluster.attend(query, key, value, group=group, layout=layout)  # type: ignore[arg-type]
+        except cluster.ClusterError as error:
+            told[place] = str(error)
+    return told
 
 
 def layer(group: Any, layout: Any, similarity: Any) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import os
 import pickle
 import signal
-import threading
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,23 +15,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+import torch
+from table.parted import ENDS, QUESTIONS, TABLE, as_json, assert_close, in_files
 from table.stored import stored
-from table.tables import people
 from typer.testing import CliRunner
 
 import qkv
 from qkv.cli import app
-from qkv.cluster import ClusterError, jobs
+from qkv.cluster import jobs
 from qkv.table import aggregation, parts
+from qkv.table.asking import QueryOptions
+from qkv.table.comparison import NAMES
 from qkv.table.sources import Request, base
 from qkv.table.sources.postgres import without_secrets
 
-TABLE = people(601)
 distributed = pytest.importorskip("distributed")
 
 
@@ -61,72 +60,9 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same rows as Parquet, IPC and CSV, in files of unequal length."""
+    """The same rows as Parquet, IPC and CSV."""
     root = tmp_path_factory.mktemp("parts")
-    flat = TABLE.drop_columns(["place", "seen"])
-    edges = [0, 7, 130, 131, 400, 601]
-    for kind in ("parquet", "ipc", "csv"):
-        (root / kind).mkdir()
-    for number, (start, stop) in enumerate(itertools.pairwise(edges)):
-        rows = TABLE.slice(start, stop - start)
-        pq.write_table(rows, root / "parquet" / f"{number}.parquet", row_group_size=31)
-        pa.feather.write_feather(rows, root / "ipc" / f"{number}.arrow")
-        pa.csv.write_csv(flat.slice(start, stop - start), root / "csv" / f"{number}.csv")
-    return {kind: root / kind for kind in ("parquet", "ipc", "csv")}
-
-
-#: Keys, value, query and how: every kind of key, value and similarity.
-QUESTIONS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
-    "equal": ("town", "income", ["Rome", "Oslo", "Nowhere"], {}),
-    "gaussian": ("height", "income", 1.7, {"similarity": "gaussian", "bandwidth": 0.02}),
-    "many": ("height", "income", [1.5 + place / 97 for place in range(37)],
-             {"similarity": "epanechnikov", "bandwidth": 0.05}),
-    "dates": ("born", "income", dt.date(1990, 5, 17),
-              {"similarity": "laplacian", "bandwidth": 400.0}),
-    "text": ("name", "town", ["A1", "B22"], {"similarity": "fuzzy"}),
-    "several": (["age", "town"], ["income", "alive"], (40, "Kyiv"),
-                {"similarity": {"age": "triangular", "town": "equal"}, "bandwidth": {"age": 9}}),
-    "where": ("height", "income", 1.7,
-              {"similarity": "epanechnikov", "bandwidth": 0.1,
-               "where": "age > 30 and alive = true"}),
-    "arrow where": ("height", "income", 1.7, {"similarity": "gaussian", "bandwidth": 0.1,
-                                              "where": pc.field("age") > 33}),
-    "groups": ("height", ["income", "name"], [1.6, 1.8],
-               {"similarity": "gaussian", "bandwidth": 0.1, "by": "town", "top": 2}),
-    "aging": ("height", "income", 1.7,
-              {"similarity": "gaussian", "bandwidth": 0.1, "decay": ("born", "4y"),
-               "weight": "age"}),
-    "chosen": ("height", "income", 1.7, {"similarity": "gaussian"}),
-    "chosen for names": ("height", "town", 1.7, {"similarity": "triangular"}),
-}  # fmt: skip
-
-
-def _close(found: Any, expected: Any) -> None:
-    """Everything that an answer says, numbers to 1e-12."""
-    assert type(found) is type(expected)
-    if isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for name in expected:
-            _close(found[name], expected[name])
-    elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for own, other in zip(found, expected, strict=True):
-            _close(own, other)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12, nan_ok=True)
-    else:
-        assert found == expected
-
-
-def _told(answers: Any, *without: str) -> Any:
-    several = answers if isinstance(answers, list) else [answers]
-    return [_without(each.to_dict(), ("notes", *without)) for each in several]
-
-
-def _without(told: Any, names: tuple[str, ...]) -> Any:
-    if isinstance(told, dict):
-        return {name: _without(each, names) for name, each in told.items() if name not in names}
-    return [_without(each, names) for each in told] if isinstance(told, list) else told
+    return {kind: in_files(kind, root / kind) for kind in ENDS}
 
 
 @pytest.mark.parametrize(
@@ -142,20 +78,66 @@ def test_answers_are_those_of_one_machine(
     key, value, asked, how = QUESTIONS[question]
     alone = qkv.Database(folders[kind], key=key, value=value)
     shared = qkv.Database(folders[kind], key=key, value=value)
-    _close(_told(shared.query(asked, **how, client=client)), _told(alone.query(asked, **how)))
+    assert_close(
+        as_json(shared.query(asked, **how, client=client)), as_json(alone.query(asked, **how))
+    )
 
 
-@pytest.mark.parametrize("similarity", ["dot", "cosine", "gaussian"])
-def test_vectors_are_compared_on_the_workers(
-    similarity: str, folders: dict[str, Path], client: Any
+#: Keys of every kind, a query of each, a bandwidth, and the similarities that compare it.
+KEYS: dict[str, tuple[Any, float, set[str]]] = {
+    "age": (41, 9.0, set(NAMES) - {"fuzzy", "dot", "scaled_dot", "cosine"}),
+    "born": (TABLE["born"][5].as_py(), 900.0, {"equal", "gaussian", "epanechnikov"}),
+    "seen": (dt.datetime(1999, 1, 1), 1e8, {"laplacian", "boxcar", "triangular"}),
+    "alive": (True, 0.5, {"equal", "gaussian", "triangular"}),
+    "name": ("B22", 0.1, {"equal", "fuzzy"}),
+    "place": (TABLE["place"][5].as_py(), 0.7, set(NAMES) - {"fuzzy"}),
+}
+_VALUES = ["income", "town", "place", "alive"]
+_ASKED = [(key, each) for key, (*_, names) in KEYS.items() for each in sorted(names)]
+
+
+@pytest.mark.parametrize(("number", "key", "similarity"),
+                         [(place, *each) for place, each in enumerate(_ASKED)])  # fmt: skip
+def test_every_similarity_of_every_kind_of_key(
+    number: int, key: str, similarity: str, folders: dict[str, Path], client: Any
 ) -> None:
-    database = qkv.Database(folders["parquet"], key="place", value="place")
+    query, width, _ = KEYS[key]
     how: dict[str, Any] = {"similarity": similarity}
-    if similarity == "gaussian":
-        how["bandwidth"] = 0.7
-    queries = [[0.1, -0.4, 1.0], [1.0, 0.0, 0.0]]
-    _close(_told(database.query(queries, **how, client=client)),
-           _told(database.query(queries, **how)))  # fmt: skip
+    if similarity not in ("equal", "euclidean", "dot", "scaled_dot", "cosine"):
+        how["bandwidth"] = width
+    value = _VALUES[number % len(_VALUES)]
+    database = qkv.Database(folders["parquet"], key=key, value=value)
+    shared, alone = (database.query(query, **how, client=each) for each in (client, None))
+    assert alone.found
+    assert_close(as_json(shared), as_json(alone))
+
+
+@pytest.mark.parametrize("kind", ["a function", "of two tokens", "an object", "several"])
+def test_similarities_of_your_own_travel(kind: str, folders: dict[str, Path], client: Any) -> None:
+    own: Any = {
+        "a function": lambda u: torch.exp(-u.abs().sqrt()),
+        "of two tokens": lambda query, key: -(query[:, None] - key[None]).abs().sum(-1),
+        "an object": qkv.Biweight(bandwidth=0.3),
+        "several": {"height": lambda u: 1 / (1 + u * u), "town": "equal"},
+    }[kind]
+    key, query = (["height", "town"], (1.7, "Oslo")) if kind == "several" else ("height", 1.7)
+    how: dict[str, Any] = {"similarity": own}
+    if kind in ("a function", "several"):
+        how["bandwidth"] = 0.1 if kind == "a function" else {"height": 0.1}
+    database = qkv.Database(folders["parquet"], key=key, value="income")
+    shared, alone = (database.query(query, **how, client=each) for each in (client, None))
+    assert_close(as_json(shared), as_json(alone))
+
+
+@pytest.mark.parametrize("rows", [31, 100, 331])
+def test_the_split_changes_nothing(
+    rows: int, folders: dict[str, Path], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "PART_ROWS", rows)
+    key, value, asked, how = QUESTIONS["groups"]
+    database = qkv.Database(folders["parquet"], key=key, value=value)
+    shared, alone = (database.query(asked, **how, client=each) for each in (client, None))
+    assert_close(as_json(shared), as_json(alone))
 
 
 @pytest.mark.parametrize("question", ["many", "groups", "aging", "chosen"])
@@ -169,7 +151,7 @@ def test_dask_frames_are_read_where_their_partitions_are(question: str, client: 
     frame = frames.from_pandas(pandas, npartitions=7, sort=False)
     found = qkv.Database(frame, key=key, value=value).query(asked, **how, client=client)
     expected = qkv.Database(pandas, key=key, value=value).query(asked, **how)
-    _close(_told(found, "source"), _told(expected, "source"))
+    assert_close(as_json(found, "source"), as_json(expected, "source"))
 
 
 def test_postgres_is_read_by_ranges_of_its_key(tmp_path: Path, postgres: str, client: Any) -> None:
@@ -192,10 +174,16 @@ def test_postgres_is_read_by_ranges_of_its_key(tmp_path: Path, postgres: str, cl
     plan = database.explain(1.7, **how, client=client)
     assert plan.notes[-1] == "13 parts, read by 2 workers"
     found, expected = database.query(1.7, **how, client=client), database.query(1.7, **how)
-    _close(_told(found), _told(expected))
+    assert_close(as_json(found), as_json(expected))
+    query = qkv.Database(
+        address, key="height", value="income", sql=f"SELECT height, income FROM {name}"
+    )
+    plan = query.explain(1.7, **{**how, "where": None}, client=client)
+    assert plan.notes[-1] == "1 part, read by 2 workers"
+    assert query.query(1.7, **how, client=client).value == pytest.approx(expected.value, rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["arrow", "pandas", "duckdb"])
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars", "lazy", "duckdb"])
 def test_what_cannot_be_split_is_read_here(
     kind: str, tmp_path: Path, postgres: str, client: Any
 ) -> None:
@@ -204,7 +192,9 @@ def test_what_cannot_be_split_is_read_here(
     plan = database.explain(1.7, client=client)
     assert plan.notes[-1].endswith("cannot be split: one part, read by this process")
     how: dict[str, Any] = {"similarity": "gaussian"}
-    _close(_told(database.query(1.7, **how, client=client)), _told(database.query(1.7, **how)))
+    assert_close(
+        as_json(database.query(1.7, **how, client=client)), as_json(database.query(1.7, **how))
+    )
 
 
 def test_two_runs_agree_to_the_last_bit(
@@ -213,11 +203,11 @@ def test_two_runs_agree_to_the_last_bit(
     database = qkv.Database(folders["parquet"], key="height", value="income")
     how: dict[str, Any] = {"similarity": "gaussian", "bandwidth": 0.05, "client": client}
     first, second = (database.query([1.6, 1.8], **how) for _ in range(2))
-    assert _told(first) == _told(second)
-    monkeypatch.setattr(jobs, "_PLENTY", 1)  # as if there were many parts: a task takes several
+    assert as_json(first) == as_json(second)
+    monkeypatch.setattr(jobs, "_check", lambda client: 99)  # as if with many threads
     rows: list[int] = []
     third = database.query([1.6, 1.8], **how, progress=lambda done, total: rows.append(done))
-    assert _told(third) == _told(first)
+    assert as_json(third) == as_json(first)
     assert rows[-1] == 601
 
 
@@ -282,6 +272,25 @@ def test_a_file_that_is_not_as_it_was_is_named(
         database.query(1.7, client=client)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "ipc"])
+def test_a_file_that_is_broken_inside_is_named(kind: str, tmp_path: Path, client: Any) -> None:
+    rows = TABLE.select(["height", "income"])
+    for number in range(5):
+        path = tmp_path / f"{number}.{ENDS[kind]}"
+        if kind == "parquet":
+            pq.write_table(rows, path, compression="zstd")
+        else:
+            pa.feather.write_feather(rows, path, compression="zstd")
+    broken = tmp_path / f"3.{ENDS[kind]}"
+    content = broken.read_bytes()
+    middle = len(content) // 3  # the beginning and the end, which say what is in it, are left
+    broken.write_bytes(content[:middle] + bytes(999) + content[middle + 999 :])
+    database = qkv.Database(tmp_path, key="height", value="income")
+    for who in (client, None):
+        with pytest.raises(ValueError, match=rf"^'{broken.name}' cannot be read: "):
+            database.query(1.7, similarity="gaussian", bandwidth=0.1, client=who)
+
+
 @pytest.fixture
 def slow_reads(client: Any) -> Iterator[Any]:
     """Parts that take time to read: on the worker of this number, or on all of them."""
@@ -325,7 +334,7 @@ def test_a_worker_killed_in_mid_query_costs_nothing_but_time(
 
     found = _asked_of(folders["parquet"], client=client, progress=kill_once)
     assert told[0] < told[-1] == 601
-    _close(_told(found), _told(_asked_of(folders["parquet"])))
+    assert_close(as_json(found), as_json(_asked_of(folders["parquet"])))
     client.wait_for_workers(2, timeout=30)
     assert victim not in client.run(os.getpid).values()
 
@@ -335,7 +344,7 @@ def test_a_slow_worker_changes_no_answer(
 ) -> None:
     slow_reads(1)
     found = _asked_of(folders["parquet"], client=client)
-    _close(_told(found), _told(_asked_of(folders["parquet"])))
+    assert_close(as_json(found), as_json(_asked_of(folders["parquet"])))
 
 
 def test_ctrl_c_cancels_what_was_submitted(
@@ -365,76 +374,7 @@ def test_ctrl_c_cancels_what_was_submitted(
     assert not left()
 
 
-def _slowly(part: int, seconds: float) -> int:
-    time.sleep(seconds)
-    return part
-
-
-def _added(left: int, right: int) -> int:
-    return left + right
-
-
-def _raises(part: int, shared: None) -> int:
-    if part == 3:
-        raise ValueError("part 3 holds nonsense")
-    return part
-
-
-def test_a_part_that_raises_says_so_and_stops_the_rest(client: Any) -> None:
-    with pytest.raises(ValueError, match=r"^part 3 holds nonsense$"):
-        jobs.fold(client, _raises, list(range(9)), None, _added)
-
-
-def test_merging_goes_by_the_order_of_parts(client: Any) -> None:
-    """The slow first part arrives last."""
-    words = [chr(97 + place) for place in range(21)]
-    assert jobs.fold(client, _late, words, None, _added) == "".join(words)
-
-
-def _late(part: str, shared: None) -> str:
-    time.sleep(0.3 if part == "a" else 0.0)
-    return part
-
-
-def test_a_cluster_without_workers_is_given_up(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs, "PATIENCE", 0.5)
-    monkeypatch.setattr(parts, "read", parts.read)  # put back afterwards
-    _read_after(0.2)  # the worker is a thread of this process
-    with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
-        ) as local,
-        distributed.Client(local, set_as_default=False) as client,
-    ):
-        leaving = threading.Timer(0.4, lambda: local.scale(0))
-        leaving.start()
-        with pytest.raises(ClusterError, match=r"no worker is left: waited 0\.5 s"):
-            _asked_of(folders["parquet"], client=client)
-        leaving.join()
-        with pytest.raises(ClusterError, match=r"^the Dask cluster has no workers: waited 0\.5 s"):
-            jobs.fold(client, _slowly, [1], 0.0, _added)
-
-
-def test_a_scheduler_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "PATIENCE", 0.5)
-    with pytest.raises(ClusterError, match=r"^no Dask scheduler answers at 'tcp://127.0.0.1:9'"):
-        jobs.connect("tcp://127.0.0.1:9")
-    with pytest.raises(TypeError, match=r"^client must be a dask.distributed.Client; got str$"):
-        jobs.fold("tcp://127.0.0.1:9", _slowly, [1], 0.0, _added)
-
-
-def test_other_versions_are_said(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = client.get_versions(packages=["qkv"])
-    for versions in told["workers"].values():
-        versions["packages"]["qkv"] = "0.0.9"
-    monkeypatch.setattr(client, "get_versions", lambda packages: told)
-    with pytest.warns(RuntimeWarning, match=r"worker tcp://.* has qkv 0\.0\.9 and this process"):
-        jobs.fold(client, _slowly, [1], 0.0, _added)
-
-
-def test_secrets_are_not_told() -> None:
+def test_secrets_are_nottold() -> None:
     address = "postgresql://ann:s%40cret@host:5432/db?sslmode=require"
     text = f"cannot parse {address}: password 's@cret' or 's%40cret' is wrong"
     cleaned = without_secrets(text, address)
@@ -446,25 +386,39 @@ def test_secrets_are_not_told() -> None:
     assert caught.value.__cause__ is None
 
 
-def test_parts_of_postgres_show_no_address(tmp_path: Path, postgres: str, client: Any) -> None:
+def test_secrets_are_in_no_plan_task_log_or_error(
+    tmp_path: Path, postgres: str, client: Any
+) -> None:
+    from contextlib import closing
+
+    from adbc_driver_postgresql import dbapi
+
     table = pa.table({"k": [1.0, 2.0], "v": [3.0, 4.0]})
     address, told = stored("postgres", table, tmp_path, f"{postgres}&password=hunter2")
     database = qkv.Database(address, key="k", value="v", **told)
     found = database._source.parts(Request(["k", "v"], whole_rows=False))
     assert found is not None
-    assert "hunter2" not in repr(found)
-    assert "hunter2" not in str(database.explain(1.0, client=client))
-    answer = database.query(1.0, client=client)
-    assert answer.value == 3.0
-    keys = client.run_on_scheduler(lambda dask_scheduler: list(map(str, dask_scheduler.tasks)))
-    assert not any("hunter2" in key for key in keys)
+    plan = database.explain(1.0, client=client)
+    assert database.query(1.0, client=client).value == 3.0
+    tasks = client.run_on_scheduler(lambda dask_scheduler: str(list(dask_scheduler.transition_log)))
+    assert "qkv-part-" in tasks
+    asked = database._asker.ask([{"k": 1.0}], QueryOptions(), client)
+    with closing(dbapi.connect(postgres, autocommit=True)) as connection:
+        connection.cursor().execute(f"DROP TABLE {told['table']}").close()
+    with pytest.raises(ValueError, match="PostgreSQL refuses") as caught:
+        database._asker.read(asked, None, client)  # the workers find it gone
+    logs = str(client.get_worker_logs()) + str(client.get_scheduler_logs())
+    assert "PostgreSQL refuses" in logs
+    error = "".join(traceback.format_exception(caught.value))
+    for text in (repr(found), str(plan), str(plan.to_dict()), tasks, logs, error):
+        assert "hunter2" not in text
 
 
 @pytest.mark.parametrize("rows", [3_000, 60_000])
 @pytest.mark.parametrize("queries", [1, 100, 1000])
 def test_a_part_sends_what_the_plan_says(rows: int, queries: int) -> None:
     from qkv.cluster.costs import table_costs
-    from qkv.table.asking import QueryOptions, QueryRunner
+    from qkv.table.asking import QueryRunner
     from qkv.table.sources import open_source
 
     key = np.random.default_rng(0).normal(size=rows)

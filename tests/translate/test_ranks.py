@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +18,36 @@ import pytest
 import torch
 from toy import RECIPE, SIZES, SPELLING, write_pairs
 
-from qkv.translate import TrainingConfig, begin, load, resume
+from qkv.translate import begin, load, resume
 from qkv.translate.data.batches import Batching
 from qkv.translate.training.callbacks import NullCallback
 from qkv.translate.training.checkpoint import Checkpoint
 from qkv.translate.training.train import Epoch, TrainingState
 
 _BATCH = 200
+_RECIPE = replace(RECIPE, batching=Batching(_BATCH))
+_TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+             "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+             "-m", "qkv", "translate", "train"]  # fmt: skip
 
 
 def _torchrun(folder: Path, *words: str) -> subprocess.Popen[str]:
     sources = write_pairs(folder)
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
-        "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "qkv", "translate",
-        "train", "--pairs", str(sources.pairs), "--valid-pairs", str(sources.valid_pairs),
+    return _started(
+        "--pairs", str(sources.pairs), "--valid-pairs", str(sources.valid_pairs),
         "--out", str(folder / "model"), "--level", SPELLING.level, "--vocabulary",
         str(SPELLING.size), "--embedding", str(SIZES.embedding), "--hidden", str(SIZES.hidden),
         "--dropout", "0", "--batch-tokens", str(_BATCH), "--smoothing", "0", "--watch", "exact",
         "--learning-rate", str(RECIPE.learning_rate), "--warmup", str(RECIPE.warmup), "--seed",
         "3", *words,
-    ]  # fmt: skip
+    )  # fmt: skip
+
+
+def _started(*words: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-        start_new_session=True,
+        [*_TORCHRUN, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=environment, start_new_session=True,
     )  # fmt: skip
 
 
@@ -87,23 +93,45 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     # One of the processes speaks, once for each epoch.
     told = re.findall(r"epoch \d: loss (\S+), validation loss (\S+),", out)
     assert len(told) == 2
-    recipe = TrainingConfig(
-        epochs=2, learning_rate=RECIPE.learning_rate, warmup=RECIPE.warmup, smoothing=0.0,
-        batching=Batching(_BATCH), watch="exact", seed=3,
-    )  # fmt: skip
     diary = Diary()
     sizes = load(two / "model").model.sizes
-    begun = begin(one / "model", write_pairs(one), sizes, SPELLING, recipe, diary)
+    begun = begin(one / "model", write_pairs(one), sizes, SPELLING, _RECIPE, diary)
     begun.training.run()
     assert _last(two)["progress"]["step"] == begun.training.progress.step
     # Three digits are printed; the weights tell whether the curves agree to rounding.
     for ours, theirs in zip(told, diary.losses, strict=True):
         assert tuple(map(float, ours)) == pytest.approx(theirs, abs=6e-4)
+    _assert_alike(two, one)
+
+
+def _assert_alike(shared: Path, alone: Path) -> None:
     # Adam divides gradients by their own size, so where they are small rounding counts for more.
-    ours, theirs = (_weights(each / "model") for each in (two, one))
+    ours, theirs = (_weights(each / "model") for each in (shared, alone))
     assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():
         torch.testing.assert_close(ours[name], weight, atol=2e-5, rtol=0, msg=name)
+
+
+class StopAfterAnEpoch(NullCallback):
+    def epoch(self, progress: TrainingState, result: Epoch) -> None:
+        raise KeyboardInterrupt
+
+
+def test_two_processes_go_on_where_one_was(tmp_path: Path) -> None:
+    shared, alone = tmp_path / "shared", tmp_path / "alone"
+    for folder in (shared, alone):
+        folder.mkdir()
+    how = (SIZES, SPELLING, _RECIPE)
+    begin(alone / "model", write_pairs(alone), *how, NullCallback()).training.run()
+    stopped = begin(shared / "model", write_pairs(shared), *how, StopAfterAnEpoch())
+    with pytest.raises(KeyboardInterrupt):
+        stopped.training.run()
+    run = _started("--out", str(shared / "model"), "--resume")
+    out, _ = run.communicate(timeout=120)
+    assert run.returncode == 0, out
+    assert re.findall(r"epoch (\d): loss", out) == ["2"]
+    assert _last(shared)["progress"]["step"] == _last(alone)["progress"]["step"]
+    _assert_alike(shared, alone)
 
 
 def test_a_killed_rank_ends_all_with_the_last_good_checkpoint(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What sharing out costs, on paper: bytes that ranks and workers send, and memory that they hold.
 
-Counts follow from sizes alone; `tests/test_cluster_tensors.py` holds them to the bytes that were
-sent. Times are these and the work divided by rates that the caller gives, or measured here.
+Counts follow from sizes alone; `tests/cluster/test_cluster_tensors.py` holds them to the bytes that
+were sent. Times are these and the work divided by rates that the caller gives, or measured here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ShardPlan:
     sent: list[int]  # bytes, by rank, forwards
     received: list[int]
     sent_back: list[int]  # bytes, by rank, on the way back; parameters not counted
-    memory: list[int]  # bytes, by rank: its tensors, those that visit, answers
+    memory: list[int]  # bytes, by rank: its tensors, those that visit, answers; not tiles of scores
 
     def __str__(self) -> str:
         lines = [f"{self.layout} over {self.ranks} ranks"]
@@ -70,7 +70,9 @@ def tensor_plan(
         sent = [first + second + facts] * ranks
         back = [_reduced(entries * queries[0] * d_q * itemsize, ranks)] * ranks
         memory = [
-            held[0] + own + 2 * answer[0] + entries * queries[0] * (d_v + 2) * wide for own in shard
+            # An answer as it is found, weighed, beside its weight, divided, and put together.
+            held[0] + own + 4 * answer[0] + entries * queries[0] * (d_v + 2) * wide
+            for own in shard
         ]
         return ShardPlan(layout, ranks, sent, list(sent), back, memory)
     # A shard is sent on ranks − 1 times; on the way back once more, with its gradients ranks times.
@@ -79,8 +81,9 @@ def tensor_plan(
         visits = [shard[(rank - step) % ranks] for step in range(ranks)]
         sent.append(sum(visits[:-1]) + facts)
         back.append(sum(visits[:-1]) + (sum(visits) if ranks > 1 else 0))
-        # Own keys, those that visit, and those on their way.
-        memory.append(held[rank] + shard[rank] + 2 * max(shard) + 2 * answer[rank])
+        # Own keys, those that visit, and those on their way, where there are others.
+        visiting = min(2, ranks) * max(shard)
+        memory.append(held[rank] + shard[rank] + visiting + 2 * answer[rank])
     received = [
         sum(shard[(rank - step) % ranks] for step in range(1, ranks)) + facts
         for rank in range(ranks)

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -23,10 +23,9 @@ Found = TypeVar("Found")
 
 #: Seconds that a cluster without workers, or a scheduler that says nothing, is waited for.
 PATIENCE = 30.0
-#: How many results are merged by one task.
+#: How many parts a task takes, and how many such tasks one merges, at most. A power of two: tasks
+#: then cut one binary tree, whatever their number.
 _BRANCHES = 8
-#: Parts for each worker from which on a task takes several.
-_PLENTY = 32
 #: Seconds between two looks at the cluster.
 _GLANCE = 0.5
 
@@ -37,12 +36,25 @@ _KNOWN: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 def connect(address: str) -> Any:
     """A client of the scheduler at this address, or one sentence on why there is none."""
     distributed = require("distributed", "cluster")
-    try:
-        return distributed.Client(address, timeout=min(PATIENCE, 10.0), set_as_default=False)
-    except (OSError, ValueError) as error:  # a timeout is an OSError
+    patience = min(PATIENCE, 10.0)
+    made: list[Any] = []
+
+    def make() -> None:
+        try:
+            made.append(distributed.Client(address, timeout=patience, set_as_default=False))
+        except (OSError, ValueError) as error:  # a timeout is an OSError
+            made.append(error)
+
+    # A scheduler that takes the call and then says nothing is waited for without end by Dask.
+    making = threading.Thread(target=make, name="qkv-connect", daemon=True)
+    making.start()
+    making.join(2 * patience)
+    found = made[0] if made else TimeoutError(f"waited {2 * patience:g} s")
+    if isinstance(found, Exception):
         raise ClusterError(
-            f"no Dask scheduler answers at {address!r}: {_first_line(error)}"
-        ) from error
+            f"no Dask scheduler answers at {address!r}: {_first_line(found)}"
+        ) from found
+    return found
 
 
 def worker_count(client: Any) -> int:
@@ -62,37 +74,19 @@ def fold(
     """merge(work(parts[0], shared), work(parts[1], shared), …) in the order of the parts.
 
     Each part is worked on where there is room, `shared` travels to each worker once, and results
-    are merged on the workers, always in the same tree: two runs with the same parts agree bit for
-    bit, whoever did what and when. A part may be a Dask delayed object. `done` is told the place of
-    each part that is finished.
+    are merged on the workers, always in the same binary tree: two runs with the same parts agree
+    bit for bit, whoever did what and when. A part may be a Dask delayed object. `done` is told the
+    place of each part that is finished.
     """
-    dask = require("dask", "cluster")
     distributed = require("distributed", "cluster")
-    workers = _check(client)
-    token = uuid.uuid4().hex
-    # A task costs the scheduler some milliseconds. Where all workers have plenty to do, one task
-    # does what the first merger would wait for: the tree, and so every bit, is the same.
-    several = len(parts) >= _PLENTY * workers and _is_plain(parts[0])
-    size = _BRANCHES if several else 1
-    # Names of tasks say nothing of what is read: dashboards and logs show them.
-    common = dask.delayed(shared, name=f"qkv-shared-{token}", traverse=False)
-    task = dask.delayed(_worked, pure=False, traverse=False)
-    leaves = [
-        task(work, merge, parts[at : at + size], common, dask_key_name=f"qkv-part-{token}-{at}")
-        for at in range(0, len(parts), size)
-    ]
-    together = dask.delayed(_merged, pure=False)
-    level, number = leaves, 0
-    while len(level) > 1:
-        groups = [level[at : at + _BRANCHES] for at in range(0, len(level), _BRANCHES)]
-        level = [
-            together(merge, group, dask_key_name=f"qkv-merge-{token}-{number + place}")
-            for place, group in enumerate(groups)
-        ]
-        number += len(groups)
-    futures: list[Any] = client.compute([*leaves, level[0]], retries=0)
+    threads = _check(client)
+    blocks = list(_blocks(len(parts), threads if _is_plain(parts[0]) else len(parts)))
+    leaves, root = _tasks(work, parts, shared, merge, blocks)
+    # Who asks for no progress is not told of it: messages take the scheduler's time.
+    wanted = [] if done is None else leaves
+    futures: list[Any] = client.compute([*wanted, root], retries=0)
     try:
-        _wait(client, futures, lambda place: _tell(done, place * size, size, len(parts)))
+        _wait(client, futures, lambda place: _tell(done, *blocks[place]))
         found: Found = futures[-1].result()
         return found
     except distributed.KilledWorker as error:
@@ -103,10 +97,7 @@ def fold(
     except (concurrent.futures.CancelledError, distributed.client.FutureCancelledError) as error:
         raise ClusterError(f"the cluster dropped the work: {_first_line(error)}") from error
     finally:
-        # What is done is forgotten; what is not, after an error or Ctrl-C, is stopped.
-        unfinished = [future for future in futures if not future.done()]
-        if unfinished and client.status == "running":
-            client.cancel(unfinished, asynchronous=client.asynchronous)
+        # What nobody wants any more is stopped, after an error or Ctrl-C; what is done, forgotten.
         for future in futures:
             future.release()
 
@@ -118,9 +109,58 @@ def _is_plain(part: Any) -> bool:
     return not isinstance(part, distributed.Future) and not unpack(part)[1]
 
 
-def _tell(done: Callable[[int], None] | None, first: int, size: int, count: int) -> None:
+def _blocks(count: int, threads: int) -> Iterator[tuple[int, int]]:
+    """The parts of each task: from which on, and how many.
+
+    A task costs the scheduler some milliseconds, so one takes several parts while there are plenty
+    for all; towards the end ever fewer, so that no worker is long at work when the others are done.
+    """
+    size, at = _BRANCHES, 0
+    while at < count:
+        while size > 1 and 2 * size * threads > count - at:
+            size //= 2
+        yield at, size
+        at += size
+
+
+def _tasks(
+    work: Callable[[Part, Any], Found],
+    parts: Sequence[Part],
+    shared: Any,
+    merge: Callable[[Found, Found], Found],
+    blocks: list[tuple[int, int]],
+) -> tuple[list[Any], Any]:
+    """A task for each block of parts, and the one that merges the last of them."""
+    dask = require("dask", "cluster")
+    token = uuid.uuid4().hex
+    # Names of tasks say nothing of what is read: dashboards and logs show them.
+    common = dask.delayed(shared, name=f"qkv-shared-{token}", traverse=False)
+    task = dask.delayed(_worked, pure=False, traverse=False)
+    together = dask.delayed(_merged, pure=False)
+    leaves = []
+    for at, size in blocks:
+        name = f"qkv-part-{token}-{at}"
+        with dask.annotate(priority=-at):  # the large ones first
+            leaves.append(task(work, merge, parts[at : at + size], common, dask_key_name=name))
+    level = [(*block, leaf) for block, leaf in zip(blocks, leaves, strict=True)]
+    width = blocks[0][1]
+    while len(level) > 1:
+        width *= _BRANCHES
+        groups: dict[int, list[tuple[int, int, Any]]] = {}
+        for each in level:
+            groups.setdefault(each[0] // width, []).append(each)
+        level = []
+        for group in groups.values():
+            starts, sizes, found = (list(each) for each in zip(*group, strict=True))
+            name = f"qkv-merge-{token}-{width}-{starts[0]}"
+            merged = together(merge, sizes, found, dask_key_name=name)
+            level.append((starts[0], sum(sizes), merged))
+    return leaves, level[0][-1]
+
+
+def _tell(done: Callable[[int], None] | None, first: int, size: int) -> None:
     if done is not None:
-        for place in range(first, min(first + size, count)):
+        for place in range(first, first + size):
             done(place)
 
 
@@ -130,13 +170,23 @@ def _worked(
     parts: list[Part],
     shared: Any,
 ) -> Found:
-    return _merged(merge, [work(part, shared) for part in parts])
+    return _merged(merge, [1] * len(parts), [work(part, shared) for part in parts])
 
 
-def _merged(merge: Callable[[Found, Found], Found], found: list[Found]) -> Found:
-    total = found[0]
-    for each in found[1:]:
-        total = merge(total, each)
+def _merged(merge: Callable[[Found, Found], Found], sizes: list[int], found: list[Found]) -> Found:
+    """What neighbours found: pairs first, then pairs of pairs, as one binary tree over all parts.
+
+    Each was found by so many parts, whose number is a power of two but for the last ones.
+    """
+    waiting: list[tuple[int, Found]] = []
+    for size, each in zip(sizes, found, strict=True):
+        while waiting and waiting[-1][0] == size:
+            before, left = waiting.pop()
+            size, each = size + before, merge(left, each)
+        waiting.append((size, each))
+    _, total = waiting.pop()
+    while waiting:
+        total = merge(waiting.pop()[1], total)
     return total
 
 
@@ -177,17 +227,19 @@ def _workers(client: Any) -> dict[str, Any]:
 
 
 def _check(client: Any) -> int:
-    """Wait for a first worker; say where workers have another qkv, or none. How many there are."""
+    """Wait for a first worker; say where workers have another qkv, or none. How many threads all
+    of them have."""
     if not hasattr(client, "scheduler") or not hasattr(client, "compute"):
         raise TypeError(f"client must be a dask.distributed.Client; got {type(client).__name__}")
     start = time.monotonic()
-    while not (workers := set(_workers(client))):
+    while not (workers := _workers(client)):
         if time.monotonic() - start > PATIENCE:
             raise ClusterError(f"the Dask cluster has no workers: waited {PATIENCE:g} s for one")
         time.sleep(_GLANCE / 5)
+    threads: int = sum(each["nthreads"] for each in workers.values())
     known = _KNOWN.setdefault(client, set())
-    if workers <= known:
-        return len(workers)
+    if known.issuperset(workers):
+        return threads
     told = client.get_versions(packages=["qkv"])
     own = told["client"]["packages"]["qkv"]
     for address, versions in told["workers"].items():
@@ -199,8 +251,8 @@ def _check(client: Any) -> int:
                 RuntimeWarning,
                 stacklevel=4,
             )
-    known |= workers
-    return len(workers)
+    known.update(workers)
+    return threads
 
 
 def _first_line(error: BaseException) -> str:

@@ -48,6 +48,9 @@ class Sample:
             self.batches.append(batch.take(pa.array(places)))
         self.step, self.seen = step, self.seen + len(batch)
 
+    def __deepcopy__(self, memo: object) -> Sample:
+        return Sample(list(self.batches), self.step, self.seen)  # batches never change
+
     def merge(self, other: Sample) -> None:
         """Let the rows of another sample follow, both as sparsely as their number asks for."""
         step = max(self.step, other.step)

@@ -53,6 +53,10 @@ class OwnKernel(Distance):
         super().__init__(column, type, entries, described(kernel), bandwidth)
         self.derived = derived_kernel(kernel, self.inverse)
 
+    def __reduce__(self) -> Any:
+        """Where a function was loaded to means nothing to another process, which loads its own."""
+        return _revived, ({name: own for name, own in vars(self).items() if name != "derived"},)
+
     def _code(self) -> int:
         return tile_scores.LOG_FORMULA if in_logs(self._kernel) else tile_scores.FORMULA
 
@@ -83,6 +87,13 @@ class OwnKernel(Distance):
     def check(self, total: np.ndarray) -> None:
         if np.isnan(total).any():
             raise _not_weights(self._name)
+
+
+def _revived(state: dict[str, Any]) -> Comparison:
+    own = OwnKernel.__new__(OwnKernel)
+    vars(own).update(state)
+    own.derived = derived_kernel(own._kernel, own.inverse)
+    return own if own.derived.address else ByTorch(own)
 
 
 class ByTorch(Comparison):

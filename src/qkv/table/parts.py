@@ -34,12 +34,14 @@ def read_parts(
 
     def told(place: int) -> None:
         nonlocal done
+        assert progress is not None
         # Where nobody knows how many rows a part has, parts are counted.
         done += 1 if total is None else rows[place] or 0
-        if progress is not None:
-            progress(done, len(parts) if total is None else total)
+        progress(done, len(parts) if total is None else total)
 
-    return jobs.fold(client, _read, parts, job, Reading.merge, done=told)
+    return jobs.fold(
+        client, _read, parts, job, Reading.merge, done=None if progress is None else told
+    )
 
 
 def sample_parts(client: Any, parts: list[Part], request: Request) -> pa.Table:

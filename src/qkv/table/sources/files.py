@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,7 +159,7 @@ class Files(Source):
 
     def _batches(self, **options: Any) -> Iterator[pa.RecordBatch]:
         """The batches; a scanner is made when the first is wanted, since Arrow then starts."""
-        with readable(self.description):
+        with self._readable():
             yield from self._dataset.scanner(
                 batch_size=BATCH_ROWS, **options, **_AHEAD
             ).to_batches()
@@ -166,9 +167,13 @@ class Files(Source):
     def _validated(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Arrow's own format lies in a file as in memory: what points outside would be followed."""
         for batch in self._batches(columns=columns):
-            with readable(self.description):
+            with self._readable():
                 batch.validate(full=True)
             yield batch
+
+    def _readable(self) -> AbstractContextManager[None]:
+        of_files = isinstance(self._dataset, ds.FileSystemDataset)
+        return readable(self.description, self._dataset.get_fragments() if of_files else ())
 
     def parts(self, request: Request) -> list[Part] | None:
         if not isinstance(self._dataset, ds.FileSystemDataset):
@@ -376,7 +381,7 @@ class _ParquetScan(Scan):
         scanner = chosen.scanner(
             columns=columns, filter=self._where, batch_size=BATCH_ROWS, **_AHEAD
         )
-        with readable("Parquet"):
+        with readable("Parquet", fragments):
             for tagged in scanner.scan_batches():
                 yield _place(tagged.fragment), tagged.record_batch
 
