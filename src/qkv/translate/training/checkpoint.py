@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv.atomic_write import replacing
 from qkv.optional_dependencies import require
 from qkv.translate.data import vocabulary
 from qkv.translate.decoding.interpreter import Interpreter
@@ -173,15 +174,10 @@ def check_fit(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) ->
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all."""
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with half.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+    with replacing(path) as unfinished, unfinished.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())  # config.json must not reach the disk before what it names
 
 
 def _read_json(path: Path) -> Any:
