@@ -21,6 +21,7 @@ ORDER = [
     "optional_dependencies",
     "tracing",
     "memory",
+    "broadcast",
     "jit",
     "formula",
     "similarity",

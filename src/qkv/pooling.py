@@ -11,6 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv import grouped, nested, plan
 from qkv.bias import BiasLike
+from qkv.broadcast import query_rows
 from qkv.mask import MaskLike, as_mask
 from qkv.memory import budget, readable
 from qkv.nonfinite import quarantine
@@ -227,9 +228,7 @@ def weights(
         )
     prepared_query, prepared_key = problem.similarity.prepare(problem.query, problem.key)
     log_scores = problem.similarity.log_score(prepared_query[..., start:stop, :], prepared_key)
-    added = problem.bias
-    if added is not None and added.shape[-2] != 1:
-        added = added[..., start:stop, :]
+    added = None if problem.bias is None else query_rows(problem.bias, start, stop)
     found, _ = weigh(problem, log_scores, added, start)
     if quarantined.tainted is not None:
         tainted = quarantined.tainted[..., start:stop]
