@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.bias import PositionBias
-from qkv.cluster.placed import Nowhere, Place, PlacedBias, placed
+from qkv.mask.shard import Nowhere, Place, PlacedBias, placed
 from qkv.dropout import Dropout
 from qkv.mask import Mask
 from qkv.operators.tiles import leaves_behind

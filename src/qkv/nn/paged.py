@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv import pooling
 from qkv.bias import PositionBias
-from qkv.cluster.placed import Nowhere, Place, PlacedBias, placed
+from qkv.mask.shard import Nowhere, Place, PlacedBias, placed
 from qkv.mask import Mask, Window, intersection
 from qkv.nn.errors import InputError
 from qkv.nn.heads import PerHead, attend_per_head
