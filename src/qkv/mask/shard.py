@@ -1,4 +1,4 @@
-"""Masks and biases of a whole sequence, seen by some of its queries and some of its keys."""
+"""Masks of a whole sequence, as some of its queries and some of its keys see them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.bias import PositionBias
-from qkv.mask import Causal, Mask, Tile
-from qkv.mask.base import Parts, Runs
+from qkv.broadcast import query_rows
+from qkv.mask.base import Mask, Parts, Runs, Tile
+from qkv.mask.positions import Causal
 
 
-class Place(NamedTuple):
-    """A block of queries and keys in the whole, n queries by m keys."""
+class Shard(NamedTuple):
+    """Some neighbouring queries and keys of a whole of n queries and m keys."""
 
     query: int  # the first query
     queries: int
@@ -24,91 +24,90 @@ class Place(NamedTuple):
 
     @property
     def ahead(self) -> int:
-        """Key position − query position in the whole, less what it is in the block."""
+        """Key position − query position in the whole, less what it is in the shard."""
         return self.key - self.query - (self.m - self.n) + (self.keys - self.queries)
 
     def tile(self, tile: Tile) -> Tile:
-        """A tile of the block as a tile of the whole."""
+        """A tile of the shard as a tile of the whole."""
         start, stop = tile.start + self.query, tile.stop + self.query
         return tile._replace(start=start, stop=stop, n=self.n, m=self.m)
 
 
-class Nowhere(NamedTuple):
-    """Said of a block in which no query may see a key."""
+class NothingVisible(NamedTuple):
+    """Said of a shard in which no query may see a key."""
 
 
-def placed(
-    mask: Mask | None, place: Place, batch: tuple[int, ...], device: torch.device
-) -> Mask | Nowhere | None:
-    """The mask of a block; None where all of it may be seen, Nowhere where nothing may."""
+def mask_of_shard(
+    mask: Mask | None, shard: Shard, batch: tuple[int, ...], device: torch.device
+) -> Mask | NothingVisible | None:
+    """The mask of a shard; None where all of it may be seen, NothingVisible where nothing may."""
     if mask is None:
         return None
-    whole = place.tile(Tile(0, place.queries, place.queries, place.keys, batch, device))
+    whole = shard.tile(Tile(0, shard.queries, shard.queries, shard.keys, batch, device))
     runs = mask.as_runs(whole) if mask.bias() is None else None
-    if runs is not None and place.queries:
+    if runs is not None and shard.queries:
         start, stop = runs.start, runs.stop
-        if int(stop.max()) <= place.key or int(start.min()) >= place.key + place.keys:
-            return Nowhere()
-        sees_all = int(start.max()) <= place.key and int(stop.min()) >= place.key + place.keys
+        if int(stop.max()) <= shard.key or int(start.min()) >= shard.key + shard.keys:
+            return NothingVisible()
+        sees_all = int(start.max()) <= shard.key and int(stop.min()) >= shard.key + shard.keys
         if sees_all and runs.stride == 1:
             return None
-    if isinstance(mask, Causal) and place.ahead == 0:
+    if isinstance(mask, Causal) and shard.ahead == 0:
         return mask
-    return PlacedMask(mask, place)
+    return ShardMask(mask, shard)
 
 
-class PlacedMask(Mask):
-    """A mask of the whole, for a block."""
+class ShardMask(Mask):
+    """A mask of the whole, for a shard."""
 
-    def __init__(self, mask: Mask, place: Place) -> None:
-        self._mask, self._place = mask, place
+    def __init__(self, mask: Mask, shard: Shard) -> None:
+        self._mask, self._shard = mask, shard
         self.per_query = mask.per_query
 
     def _keys(self, tensor: Tensor) -> Tensor:
-        alike = tensor.shape[-1] == 1 and self._place.m != 1
-        return tensor if alike else tensor.narrow(-1, self._place.key, self._place.keys)
+        alike = tensor.shape[-1] == 1 and self._shard.m != 1
+        return tensor if alike else tensor.narrow(-1, self._shard.key, self._shard.keys)
 
     def allowed(self, tile: Tile) -> Tensor:
-        return self._keys(self._mask.allowed(self._place.tile(tile)))
+        return self._keys(self._mask.allowed(self._shard.tile(tile)))
 
     def as_runs(self, tile: Tile) -> Runs | None:
-        runs = self._mask.as_runs(self._place.tile(tile))
-        return None if runs is None else _moved(runs, self._place.key)
+        runs = self._mask.as_runs(self._shard.tile(tile))
+        return None if runs is None else _moved(runs, self._shard.key)
 
     def as_parts(self, tile: Tile) -> Parts | None:
-        parts = self._mask.as_parts(self._place.tile(tile))
+        parts = self._mask.as_parts(self._shard.tile(tile))
         if parts is None:
             return None
-        runs = None if parts.runs is None else _moved(parts.runs, self._place.key)
+        runs = None if parts.runs is None else _moved(parts.runs, self._shard.key)
         return Parts(runs, None if parts.allowed is None else self._keys(parts.allowed))
 
     def bias(self) -> Tensor | None:
         bias = self._mask.bias()
         if bias is None:
             return None
-        alike = bias.shape[-2] == 1 and self._place.n != 1
-        rows = bias if alike else bias.narrow(-2, self._place.query, self._place.queries)
-        return self._keys(rows)
+        first = self._shard.query
+        return self._keys(query_rows(bias, first, first + self._shard.queries))
 
     def allowed_at(self, distance: Tensor) -> Tensor | None:
-        return self._mask.allowed_at(distance + self._place.ahead)
+        return self._mask.allowed_at(distance + self._shard.ahead)
 
     def visible_keys(self, tile: Tile) -> Tensor | None:
-        visible = self._mask.visible_keys(self._place.tile(tile))
+        visible = self._mask.visible_keys(self._shard.tile(tile))
         return None if visible is None else self._keys(visible)
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
-        return PlacedMask(self._mask.narrow(axis, start, stop, batch), self._place)
+        return ShardMask(self._mask.narrow(axis, start, stop, batch), self._shard)
 
     def for_shared_heads(self, axis: int) -> Mask | None:
         whole = self._mask.for_shared_heads(axis)
-        return None if whole is None else PlacedMask(whole, self._place)
+        return None if whole is None else ShardMask(whole, self._shard)
 
     def tensors(self) -> list[Tensor]:
         return self._mask.tensors()
 
     def share(self, n: int, m: int) -> float:
-        return self._mask.share(self._place.n, self._place.m)
+        return self._mask.share(self._shard.n, self._shard.m)
 
     def __repr__(self) -> str:
         return repr(self._mask)
@@ -116,29 +115,3 @@ class PlacedMask(Mask):
 
 def _moved(runs: Runs, by: int) -> Runs:
     return Runs(runs.start - by, runs.stop - by, runs.stride)
-
-
-class PlacedBias(PositionBias):
-    """A bias of the whole, for a block."""
-
-    def __init__(self, bias: PositionBias, place: Place) -> None:
-        super().__init__()
-        self.whole, self._place = bias, place
-
-    def forward(self, query_position: Tensor, key_position: Tensor) -> Tensor:
-        place = self._place
-        first = place.query + (place.m - place.n) - (place.keys - place.queries)
-        found: Tensor = self.whole(query_position + first, key_position + place.key)
-        return found
-
-    def along(self, distance: Tensor) -> Tensor | None:
-        return self.whole.along(distance + self._place.ahead)
-
-    def needs_grad(self, tile: Tile) -> bool:
-        return self.whole.needs_grad(tile)
-
-    def signature(self) -> None:
-        return None
-
-    def __repr__(self) -> str:
-        return repr(self.whole)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import qkv
+from qkv import __version__
 from qkv.atomic_write import replacing
 from qkv.optional_dependencies import require
 from qkv.translate.data import vocabulary
@@ -59,7 +59,7 @@ class Checkpoint:
         config = {
             "format": FORMAT,
             "version": VERSION,
-            "made by": f"qkv {qkv.__version__}",
+            "made by": f"qkv {__version__}",
             "model": interpreter.model.to_json(),
             "normalization": interpreter.form,
             **facts,
