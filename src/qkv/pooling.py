@@ -97,10 +97,10 @@ def attend(
         return nested.nested_like(tokens, q)  # type: ignore[return-value]
     if has_torch_function_variadic(q, k, v):
         # Someone watches or replaces torch's functions, as `qkv.record` does, and this is one.
+        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
         if enable_gqa:
             grouped.check(q, k, v)
-            k, v = (grouped.for_every_head(x, q.shape[-3]) for x in (k, v))
-        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
+            options["enable_gqa"] = True
         asked: Any = attend
         answer: Tensor = handle_torch_function(
             asked, (q, k, v), q, k, v, **options, operator=operator
