@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 import pytest
 from cases import ALGEBRA, LINES, MASKS, SIMILARITIES, Case, MaskCase
@@ -74,9 +74,13 @@ def cases(operator: str) -> list[Case]:
     return LINES if operator == "sorted" else SIMILARITIES
 
 
-def combinations(masks: list[MaskCase] = MASKS) -> Iterator[object]:
+def combinations(
+    masks: list[MaskCase] = MASKS, operators: Container[str] = SERVES
+) -> Iterator[object]:
     """Every operator × similarity × mask that it serves, as pytest parameters."""
     for operator, serves in SERVES.items():
+        if operator not in operators:
+            continue
         for case in cases(operator):
             for mask in masks:
                 if case.few_masks and mask.name not in FEW_MASKS:
@@ -87,15 +91,19 @@ def combinations(masks: list[MaskCase] = MASKS) -> Iterator[object]:
 
 
 every_combination = pytest.mark.parametrize(("operator", "case", "mask_case"), list(combinations()))
-every_similarity = pytest.mark.parametrize(
-    ("operator", "case"),
-    [
+
+
+def similarities(wanted: Callable[[str, Case], bool] = lambda operator, case: True) -> list[object]:
+    """Every operator × similarity that it serves without a mask, as pytest parameters."""
+    return [
         pytest.param(operator, case, id=f"{operator}-{case.name}")
         for operator, serves in SERVES.items()
         for case in cases(operator)
-        if serves(case, MASKS[0])
-    ],
-)
+        if serves(case, MASKS[0]) and wanted(operator, case)
+    ]
+
+
+every_similarity = pytest.mark.parametrize(("operator", "case"), similarities())
 
 
 def masks_served(case: Case) -> list[object]:

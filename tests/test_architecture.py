@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -17,9 +18,12 @@ import qkv
 #: From the ground up, as in docs/architecture.md: a module imports only what stands before it.
 ORDER = [
     "atomic_write",
+    "user_cache",
     "optional_dependencies",
     "tracing",
     "memory",
+    "autograd_leaves",
+    "broadcast",
     "jit",
     "formula",
     "similarity",
@@ -74,27 +78,101 @@ def test_every_module_has_its_place() -> None:
     inner = ["data", "models", "decoding", "training"]
     for module in MODULES:
         if _within(module, "qkv.translate") and module.count(".") > 2:
-            own = module.split(".")[2]
+            subroom = module.split(".")[2]
             others = {e.split(".")[2] for e in imports(module) if _within(e, "qkv.translate")}
-            assert others <= set(inner[: inner.index(own) + 1]), module
+            assert others <= set(inner[: inner.index(subroom) + 1]), module
+
+
+#: Imports inside functions that go up within their folder, each for a reason that cannot be had
+#: without: the operators of a base class make its subclasses, an answer prints itself, a function
+#: is compiled when it is first called, a traced tensor meets another one.
+UPWARD = {
+    ("qkv.formula.traced", "qkv.formula.pairwise"),
+    ("qkv.jit.kernels", "qkv.jit.compiler"),
+    ("qkv.mask.base", "qkv.mask.boolean_ops"),
+    ("qkv.similarity.base", "qkv.similarity.algebra"),
+    ("qkv.table.answer", "qkv.table.report"),
+    ("qkv.table.answers", "qkv.table.report"),
+    ("qkv.table.curve", "qkv.table.report"),
+}
+
+PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_within_a_folder_imports_only_go_down_too(package: str) -> None:
+    """Its files and folders can be put in an order in which each imports only earlier ones."""
+    graph: dict[str, set[str]] = {}
+    for module in MODULES:
+        if module != package and _within(module, package):
+            targets = {_child(package, e) for e in imports(module) if _within(e, package)}
+            importer = _child(package, module)
+            known = {target for target in targets if (importer, target) not in UPWARD}
+            graph.setdefault(importer, set()).update(known - {importer, package})
+    try:
+        order = tuple(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+    assert set(order) == graph.keys()
+
+
+def test_what_goes_up_within_a_folder_does_so_in_functions_alone() -> None:
+    for importer, target in UPWARD:
+        assert any(_within(e, target) for e in imports(importer)), importer
+        for node in ast.parse(MODULES[importer].read_text(encoding="utf-8")).body:
+            assert not (isinstance(node, ast.ImportFrom) and _within(node.module or "", target))
+
+
+def _child(package: str, module: str) -> str:
+    """The file or folder directly in a package that a module belongs to."""
+    return ".".join(module.split(".")[: package.count(".") + 2])
+
+
+#: Rooms that ask the public functions as users do, by way of the package's own names.
+PROGRAMS = {"benchmarks", "cli", "explore", "gallery"}
+
+
+def test_no_room_goes_round_by_the_names_of_the_whole_package() -> None:
+    """`import qkv` in a room that `qkv` exports would be an import upwards in disguise."""
+    for module in MODULES:
+        if "qkv" in imports(module):
+            assert room(module) in PROGRAMS or _names_of_root(module) == {"__version__"}, module
+
+
+def _names_of_root(module: str) -> set[str]:
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    return {
+        alias.name if isinstance(node, ast.ImportFrom) else "qkv"
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.ImportFrom) and node.module == "qkv")
+        or (isinstance(node, ast.Import) and any(each.name == "qkv" for each in node.names))
+        for alias in node.names
+        if f"qkv.{alias.name}" not in MODULES
+    }
 
 
 #: What other rooms may import of a room, beside the names that its package exports. The rest is
 #: private to the room. Rooms that only commands use (gallery, explore, benchmarks) have no list.
 OPEN = {
-    "cluster": {"costs", "exchange", "jobs", "placed", "sharding"},
+    # what is asked of workers and ranks, what it costs, and who has which positions
+    "cluster": {"costs", "exchange", "jobs", "sharding"},
+    # programs, and the functions that they compile to
     "formula": {"builtin", "compiled", "forms", "program", "traced"},
+    # a library of compiled code: every file is for others but compiler, loader and code generation
     "jit": {
         "ahead", "arguments", "builtins", "cache", "kernels", "scratch", "signature", "target",
         "threads",
     },
-    "mask": {"base"},
-    "nn": {"encoder", "heads", "positions", "torch_masks"},
+    # a recording reads the questions of heads, and torch's masks, as the layer does
+    "nn": {"heads", "torch_masks"},
+    # all operators, for the planner; the reference, for who wants weights; sums over sorted keys,
+    # for regression and tables; one compiled formula, for the benchmark of the bare loop
     "operators": {
         "banded", "base", "dense", "fused", "fused.additive", "fused.inputs", "lookup", "sdpa",
         "sorted", "sorted.bucket_sort", "sorted.operands", "sorted.polynomial",
-        "sorted.sorted_keys", "streamed", "tiles", "topk",
+        "sorted.sorted_keys", "streamed", "topk",
     },
+    # the formulas that operators derive their kernels from, and wrappers that only rooms make
     "similarity": {"adaptive", "base", "distance", "dot", "gated", "log_tempered", "prepared"},
     "table": {
         "aggregation", "answers", "asking", "columns", "report", "samples", "similarity_spec",
@@ -169,9 +247,8 @@ def test_compiled_code_knows_nothing_of_attention() -> None:
     for name, imported in _graph().items():
         if _within(name, "qkv.jit"):
             ours = {each for each in imported if _within(each, "qkv")}
-            assert all(
-                _within(each, "qkv.jit") or each == "qkv.optional_dependencies" for each in ours
-            ), name
+            ground = {"qkv.atomic_write", "qkv.optional_dependencies", "qkv.user_cache"}
+            assert all(_within(each, "qkv.jit") or each in ground for each in ours), name
 
 
 def test_compiled_functions_can_be_read() -> None:
@@ -243,25 +320,51 @@ def test_the_public_names_are_there() -> None:
         _ = qkv.attention
 
 
+def test_where_to_find_what_is_there() -> None:
+    """Each file that CONTRIBUTING.md sends to, and each name that it says is in one."""
+    root = Path(__file__).parent.parent
+    page = (root / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Where to find")[2]
+    places = set(re.findall(r"`([\w/]+(?:/|\.py|\.md|\.toml|\.txt))`", page))
+    assert len(places) > 25
+    for place in places:
+        assert (SOURCE / place).exists() or (root / place).exists(), place
+    named = re.findall(r"`(\w+)` (?:of|in) `([\w/]+\.py)`", page)
+    assert len(named) >= 8
+    for name, place in named:
+        file = SOURCE / place if (SOURCE / place).exists() else root / place
+        assert re.search(rf"\b{name}\b", file.read_text(encoding="utf-8")), (name, place)
+
+
 def test_what_the_documents_write_works_after_import_qkv() -> None:
-    """Every dotted name, but those of modules that want an import of their own."""
+    """Every dotted name, each in a process of its own that has imported nothing but `qkv`, save
+    those in modules that the documents import by name."""
     root = Path(__file__).parent.parent
     text = "\n".join(
         page.read_text(encoding="utf-8") for page in [root / "README.md", *root.glob("docs/*.md")]
     )
-    written = set(re.findall(r"(?<![\w./:\"-])qkv((?:\.[A-Za-z_]\w*)+)", text))
-    own = (
-        ".explore", ".integrations", ".similarity.algebra", ".table.accessor", ".table.duckdb",
-        ".table.samples", ".translate.search",
-    )  # fmt: skip
-    paths = {path for path in written if not any(_within(path, each) for each in own)}
+    imported = {
+        "qkv.explore.formula", "qkv.integrations.transformers", "qkv.table.accessor",
+        "qkv.table.duckdb", "qkv.table.samples", "qkv.translate.search",
+    }  # fmt: skip
+    assert imported <= set(re.findall(r"(?:from|import) (qkv\.[\w.]+)", text))
+    written = re.findall(r"(?<![\w./:\"-])(qkv(?:\.[A-Za-z_]\w*)+)", text)
+    paths = sorted({path for path in written if not any(_within(path, x) for x in imported)})
     assert len(paths) > 80
-    code = f"""
-import qkv
-for path in {sorted(paths)!r}:
-    thing = qkv
-    for name in path.split(".")[1:]:
-        assert hasattr(thing, name), path
-        thing = getattr(thing, name)
+    code = """
+import os, sys, torch, qkv
+for path in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        try:
+            thing = qkv
+            for name in path.split(".")[1:]:
+                thing = getattr(thing, name)
+        except BaseException as error:
+            print(path, repr(error), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True
+    )
+    assert told.stdout == ""

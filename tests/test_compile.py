@@ -139,13 +139,3 @@ def test_fused_operators_pass_torchs_own_checks(kind: str, longest: int) -> None
         fused_ops.fused_forward,
         (query, key, value, parameter, bias, start, start + 4, None, None, kind, 0.0, longest),
     )
-
-
-def test_the_private_names_of_torch_that_are_used_are_there() -> None:
-    assert sdpa.FLASH is not None
-    assert torch._C._are_functorch_transforms_active() is False
-    assert torch._C._len_torch_dispatch_stack() == 0
-    assert torch._C._is_any_autocast_enabled() is False
-    assert torch.autograd.forward_ad._current_level == -1
-    assert sdpa.FLASH_BACKWARD is not None
-    assert torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters() == []

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from cases import BATCH, D_V, MASKS, SIMILARITIES, Case, M, MaskCase, N, expected, inputs
-from operators import DISTANCES, combinations, every_combination, every_similarity, masks_served
+from operators import (
+    DISTANCES,
+    combinations,
+    every_combination,
+    every_similarity,
+    masks_served,
+    similarities,
+)
 from torch import Tensor
 
 import qkv
@@ -47,15 +54,24 @@ def test_tile_size_does_not_matter(
 
 
 @every_combination
-def test_answer_and_total_equal_the_oracle(operator: str, case: Case, mask_case: MaskCase) -> None:
+def test_the_answer_equals_the_oracle(operator: str, case: Case, mask_case: MaskCase) -> None:
+    similarity, mask = case.build(), mask_case.make(N, M)
+    query, key, value = inputs(case)
+    answer, _, _ = expected(case, mask_case, similarity, mask, query, key, value)
+    options = {"similarity": similarity, "mask": mask}
+    found = qkv.attend(query, key, value, operator=operator, **options)
+    torch.testing.assert_close(found, answer, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(("operator", "case", "mask_case"), list(combinations(operators={"dense"})))
+def test_totals_and_weights_equal_the_oracle(
+    operator: str, case: Case, mask_case: MaskCase
+) -> None:
+    """No operator is named: once for each similarity and mask is enough."""
     similarity, mask = case.build(), mask_case.make(N, M)
     query, key, value = inputs(case)
     answer, weights, totals = expected(case, mask_case, similarity, mask, query, key, value)
     options = {"similarity": similarity, "mask": mask}
-    found = qkv.attend(query, key, value, operator=operator, **options)
-    torch.testing.assert_close(found, answer, rtol=1e-11, atol=1e-12)
-    if operator != "dense":
-        return  # what follows is asked without naming one
     partial = qkv.attend_partial(query, key, value, **options)
     torch.testing.assert_close(partial.log_total, totals, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(partial.answer, answer, rtol=1e-11, atol=1e-12)
@@ -90,7 +106,11 @@ def test_more_queries_than_keys_are_aligned_to_the_end(
     torch.testing.assert_close(found, answer, rtol=1e-11, atol=1e-12)
 
 
-@every_combination
+#: Those by which single keys are hidden, whatever the scores.
+HIDING = [case for case in MASKS if case.top is None and case.name != "none"]
+
+
+@pytest.mark.parametrize(("operator", "case", "mask_case"), list(combinations(HIDING)))
 def test_a_masked_key_has_no_influence(operator: str, case: Case, mask_case: MaskCase) -> None:
     """Not on the answer, not on a gradient, whether it is moved far away or made NaN or inf."""
     similarity, mask = case.build(), mask_case.make(N, M)
@@ -103,8 +123,6 @@ def test_a_masked_key_has_no_influence(operator: str, case: Case, mask_case: Mas
 
     query, key, value = inputs(case)
     upstream = torch.randn(BATCH, N, D_V, dtype=torch.float64)
-    if mask_case.top is not None or mask_case.name == "none":
-        return  # every key takes part
     pattern = qkv.weights(query, torch.zeros_like(key), similarity=_flat, mask=mask) > 0
     whole = run(key, value)
     for victim in (1, M - 1):
@@ -131,19 +149,30 @@ def _flat(query: Tensor, key: Tensor) -> Tensor:
     return (query.sum(-1) * 0).unsqueeze(-1) + (key.sum(-1) * 0).unsqueeze(-2)
 
 
-@every_similarity
+def _declines_nan(operator: str, case: Case) -> str | None:
+    """The reason, of an operator that looks at the numbers first."""
+    if operator == "sdpa" and case.name in DISTANCES:
+        return "spread over nan bandwidths"
+    return "would contaminate the prefix sums" if operator == "sorted" else None
+
+
+@pytest.mark.parametrize(
+    ("operator", "case"), similarities(lambda o, case: _declines_nan(o, case) is not None)
+)
+def test_nan_is_declined_by_what_cannot_show_it(operator: str, case: Case) -> None:
+    query, key, value = inputs(case)
+    key[1, 3] = torch.nan
+    with pytest.raises(ValueError, match=_declines_nan(operator, case)):
+        qkv.attend(query, key, value, similarity=case.build(), operator=operator)
+
+
+@pytest.mark.parametrize(
+    ("operator", "case"), similarities(lambda o, case: _declines_nan(o, case) is None)
+)
 def test_nan_in_an_attended_key_shows(operator: str, case: Case) -> None:
     similarity = case.build()
     query, key, value = inputs(case)
     key[1, 3] = torch.nan
-    if operator == "sdpa" and case.name in DISTANCES:
-        with pytest.raises(ValueError, match="spread over nan bandwidths"):
-            qkv.attend(query, key, value, similarity=similarity, operator=operator)
-        return
-    if operator == "sorted":
-        with pytest.raises(ValueError, match="would contaminate the prefix sums"):
-            qkv.attend(query, key, value, similarity=similarity, operator=operator)
-        return
     answer = qkv.attend(query, key, value, similarity=similarity, operator=operator)
     assert answer[1].isnan().all()
     assert answer[0].isfinite().all(), "batch entries are independent"
@@ -239,6 +268,15 @@ def test_sizes_of_nothing_and_one(
 def test_error_is_at_most_twice_that_of_a_naive_computation(
     operator: str, case: Case, mask_case: MaskCase, dtype: torch.dtype
 ) -> None:
+    error, naive = errors(operator, case, mask_case, dtype)
+    rest = 0.1 * torch.finfo(dtype).eps
+    assert error.square().mean().sqrt() <= 2 * naive.square().mean().sqrt() + rest
+
+
+def errors(
+    operator: str, case: Case, mask_case: MaskCase, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """How far an operator's answers and naive ones of the same type are from those in float64."""
     n, m = 31, 257
     query, key, value = inputs(case, n=n, m=m, dtype=dtype, batch=3)
     similarity, mask = case.build(dtype), mask_case.make(n, m)
@@ -263,22 +301,21 @@ def test_error_is_at_most_twice_that_of_a_naive_computation(
     naive = naive_weights.nan_to_num(0.0).to(dtype) @ value
     found = qkv.attend(query, key, value, similarity=similarity, mask=mask, operator=operator)
     assert found.dtype == dtype
-
-    def error(answer: Tensor) -> Tensor:
-        return (answer - exact).square().mean().sqrt()
-
-    assert error(found) <= 2 * error(naive) + 0.1 * torch.finfo(dtype).eps
+    return (found - exact).detach().abs(), (naive - exact).detach().abs()
 
 
-@every_similarity
+@pytest.mark.parametrize(("operator", "case"), similarities(lambda o, case: o == "sorted"))
+def test_what_has_no_backward_pass_says_so(operator: str, case: Case) -> None:
+    query, key, value = (x[:1, :3].requires_grad_() for x in inputs(case))
+    with pytest.raises(ValueError, match="no backward pass"):
+        qkv.attend(query, key, value, similarity=case.build(), operator=operator)
+
+
+@pytest.mark.parametrize(("operator", "case"), similarities(lambda o, case: o != "sorted"))
 def test_gradients_once_and_twice(operator: str, case: Case) -> None:
     similarity = case.build()
     query, key, value = (x[:1, :3].requires_grad_() for x in inputs(case))
     parameters = list(similarity.parameters()) if isinstance(similarity, torch.nn.Module) else []
-    if operator == "sorted":
-        with pytest.raises(ValueError, match="no backward pass"):
-            qkv.attend(query, key, value, similarity=similarity, operator=operator)
-        return
 
     def function(query: Tensor, key: Tensor, value: Tensor, *_: Tensor) -> Tensor:
         return qkv.attend(query, key, value, similarity=similarity, operator=operator)
@@ -323,18 +360,33 @@ def test_gradient_of_a_floating_mask(
     torch.autograd.gradgradcheck(function, (bias,), fast_mode=True)
 
 
-@every_similarity
-@pytest.mark.parametrize("mask_case", [MASKS[0], CAUSAL, FLOATING], ids=lambda case: case.name)
+WITHOUT_DROPOUT = {"sdpa", "lookup", "sorted"}
+under_masks = pytest.mark.parametrize(
+    "mask_case", [MASKS[0], CAUSAL, FLOATING], ids=lambda case: case.name
+)
+
+
+@pytest.mark.parametrize(("operator", "case"), similarities(lambda o, case: o in WITHOUT_DROPOUT))
+@under_masks
+def test_dropout_is_declined_by_what_cannot_drop(
+    operator: str, case: Case, mask_case: MaskCase
+) -> None:
+    query, key, value = inputs(case)
+    options = {"similarity": case.build(), "mask": mask_case.make(N, M), "dropout": 0.4}
+    with pytest.raises(ValueError, match=r"(under|support) dropout|support no mask but"):
+        qkv.attend(query, key, value, operator=operator, **options)
+
+
+@pytest.mark.parametrize(
+    ("operator", "case"), similarities(lambda o, case: o not in WITHOUT_DROPOUT)
+)
+@under_masks
 def test_dropout_is_the_same_for_every_operator(
     operator: str, case: Case, mask_case: MaskCase
 ) -> None:
     query, key, value = inputs(case)
     similarity, mask = case.build(), mask_case.make(N, M)
     options = {"similarity": similarity, "mask": mask, "dropout": 0.4}
-    if operator in ("sdpa", "lookup", "sorted"):
-        with pytest.raises(ValueError, match=r"(under|support) dropout|support no mask but"):
-            qkv.attend(query, key, value, operator=operator, **options)
-        return
 
     def run(operator: str) -> tuple[Tensor, ...]:
         torch.manual_seed(3)

@@ -45,11 +45,14 @@ def test_every_example_cites_its_source_and_yields_result_figure_and_code(
 
 def test_code_is_what_ran_and_runs_by_itself(shown: list[Shown]) -> None:
     cheap = {"database", "gpa", "convex", "distance", "scaling", "tokens", "multihead"}
+    ran = set()
     for each in shown:
         if each.name in cheap:
             for part in each.parts:
                 if isinstance(part, Code):
                     exec(compile(part.source, each.name, "exec"), {})
+                    ran.add(each.name)
+    assert ran == cheap
 
 
 def test_numbers_are_those_of_the_source_material(shown: list[Shown]) -> None:
@@ -100,6 +103,7 @@ def test_the_page_works_offline(
         assert min(box["width"], box["height"]) > 60
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    assert page.locator(".thumbs a").count() == len(EXAMPLES)
     for link in page.locator(".thumbs a").all():
         target = link.get_attribute("href")
         assert target is not None

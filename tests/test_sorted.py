@@ -88,14 +88,12 @@ def test_any_keys(kernel: str, key: list[float], query: list[float], h: float) -
     np.testing.assert_array_equal(np.isfinite(said.log_total[clear]), seen[clear])
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", sorted({*KERNELS} - {"gaussian", "laplacian"}))
 def test_answers_stay_within_the_values_that_are_seen(kernel: str) -> None:
     """A value of 1e12 in the same cell, out of sight, must not move an answer."""
     key = np.concatenate([np.linspace(0, 0.5, 400), [0.99]])
     value = np.concatenate([np.ones(400), [1e12]])[:, None]
     said = SortedKeys(key, value).pool(np.array([-0.6, -0.55]), kernel, 1.0)
-    if kernel in ("gaussian", "laplacian"):
-        return  # they see it
     np.testing.assert_allclose(said.answer, 1.0, rtol=1e-3)
 
 

@@ -108,7 +108,9 @@ def test_the_explorer_serves_from_the_wheel(address: str) -> None:
     with urllib.request.urlopen(address, timeout=20) as page:
         text = page.read().decode()
     assert "<title>" in text
-    for script in re.findall(r'(?:src|href)="/?([^":]+\.(?:js|css))"', text):
+    scripts = re.findall(r'(?:src|href)="/?([^":]+\.(?:js|css))"', text)
+    assert scripts
+    for script in scripts:
         with urllib.request.urlopen(address + script, timeout=20) as file:
             assert file.status == 200
     with urllib.request.urlopen(f"{address}view/view.js", timeout=20) as file:

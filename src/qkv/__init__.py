@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from qkv import mask as mask
     from qkv import nn as nn
     from qkv import plot as plot
+    from qkv import recording as recording
+    from qkv import regression as regression
+    from qkv import similarity as similarity
     from qkv import summary as summary
+    from qkv import table as table
     from qkv import translate as translate
     from qkv import words as words
     from qkv.partial import Partial as Partial
@@ -77,7 +81,8 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 _MODULES = [
-    "bias", "cluster", "mask", "nn", "plot", "similarity", "summary", "translate", "words",
+    "bias", "cluster", "mask", "nn", "plot", "recording", "regression", "similarity", "summary",
+    "table", "translate", "words",
 ]  # fmt: skip
 
 __all__ = [*_MODULES, *_HOME_OF]

@@ -39,19 +39,27 @@ def questions(
 ) -> list[Question]:
     """What to ask, in one question if that is possible, else in one for each key head."""
     check(query, key, value)
-    heads, key_heads = query.shape[-3], key.shape[-3]
+    lead, heads, key_heads = _lead(query, key, value), query.shape[-3], key.shape[-3]
     if heads == key_heads:
         return [Question(query, key, value, similarity, mask)]
-    lead = _lead(query, key, value)
-    batch, axis, groups = (*lead, heads), len(lead), heads // key_heads
     if mask is not None:
-        mask.check(batch, query.shape[-2], key.shape[-2])
-    shared = None if mask is None else mask.for_shared_heads(axis)
-    if not similarity.per_head and (mask is None or shared is not None):
+        mask.check((*lead, heads), query.shape[-2], key.shape[-2])
+    sees_alike = mask is None or not (mask.per_query or mask.needs_scores)
+    if sees_alike and not dropout and _are_alike(similarity, mask, len(lead)):
+        rows = query.unflatten(-3, (key_heads, -1)).flatten(-3, -2)
+        return [Question(rows, key, value, similarity, mask)]
+    return by_key_head(query, key, value, similarity, mask)
+
+
+def by_key_head(
+    query: Tensor, key: Tensor, value: Tensor, similarity: Similarity, mask: Mask | None
+) -> list[Question]:
+    """The same, a query staying a query: `mask` may be over more keys than these."""
+    lead, heads, key_heads = _lead(query, key, value), query.shape[-3], key.shape[-3]
+    batch, axis, groups = (*lead, heads), len(lead), heads // key_heads
+    if _are_alike(similarity, mask, axis):
+        shared = None if mask is None else mask.for_shared_heads(axis)
         split = query.unflatten(-3, (key_heads, groups))
-        sees_alike = mask is None or not (mask.per_query or mask.needs_scores)
-        if sees_alike and not dropout:
-            return [Question(split.flatten(-3, -2), key, value, similarity, mask)]
         return [Question(split, key.unsqueeze(-3), value.unsqueeze(-3), similarity, shared)]
     return [
         Question(
@@ -63,6 +71,11 @@ def questions(
         )
         for head, start in enumerate(range(0, heads, groups))
     ]
+
+
+def _are_alike(similarity: Similarity, mask: Mask | None, axis: int) -> bool:
+    """Whether heads, the batch axis `axis`, are told apart neither by similarity nor by mask."""
+    return not similarity.per_head and (mask is None or mask.for_shared_heads(axis) is not None)
 
 
 def joined(answers: list[Tensor], tokens: tuple[Tensor, ...], *columns: int) -> Tensor:

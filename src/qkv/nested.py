@@ -38,15 +38,15 @@ def pack(query: Tensor, key: Tensor, value: Tensor, mask: MaskLike | None) -> Pa
     documents: Mask = Documents.from_offsets(of_query, None if alike else of_key)
     if mask is None:
         return Packed(*tokens, documents)
-    own = as_mask(mask)
-    limits, _ = own.without_positions()
+    given = as_mask(mask)
+    limits, _ = given.without_positions()
     nowhere = torch.arange(0)
     if not alike or (limits is not None and limits.allowed_at(nowhere) is None):
         raise ValueError(
             "of nested tensors, mask and bias must depend on the distance of positions alone, as "
-            f"Causal and Window do, and query and key have the same lengths; got {own!r}"
+            f"Causal and Window do, and query and key have the same lengths; got {given!r}"
         )
-    return Packed(*tokens, documents & own)
+    return Packed(*tokens, documents & given)
 
 
 def nested_like(tokens: Tensor, query: Tensor) -> Tensor:
@@ -54,15 +54,14 @@ def nested_like(tokens: Tensor, query: Tensor) -> Tensor:
     if tokens.ndim == 3:
         tokens = tokens.transpose(0, 1)  # (tokens, heads, d_v)
     nested: Any = torch.nested
-    found: Tensor = nested.nested_tensor_from_jagged(tokens, offsets=offsets(query))
-    return found.transpose(1, 2) if found.ndim == 4 else found
+    jagged: Tensor = nested.nested_tensor_from_jagged(tokens, offsets=offsets(query))
+    return jagged.transpose(1, 2) if jagged.ndim == 4 else jagged
 
 
 def offsets(tensor: Tensor) -> Tensor:
     """Where the sequences of a nested tensor start, and the end."""
     nested: Any = tensor
-    found: Tensor = nested.offsets()
-    return found
+    return nested.offsets()  # type: ignore[no-any-return]
 
 
 def _equal(left: Tensor, right: Tensor) -> bool:
@@ -84,5 +83,4 @@ def _tokens(name: str, tensor: Tensor) -> Tensor:
         )
     if nested.lengths() is not None:
         raise ValueError(f"{name} must have no gaps between its sequences; use contiguous()")
-    found: Tensor = nested.values()
-    return found
+    return nested.values()  # type: ignore[no-any-return]

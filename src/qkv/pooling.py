@@ -11,6 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv import grouped, nested, plan
 from qkv.bias import BiasLike
+from qkv.broadcast import query_rows
 from qkv.mask import MaskLike, as_mask
 from qkv.memory import budget, readable
 from qkv.nonfinite import quarantine
@@ -96,10 +97,10 @@ def attend(
         return nested.nested_like(tokens, q)  # type: ignore[return-value]
     if has_torch_function_variadic(q, k, v):
         # Someone watches or replaces torch's functions, as `qkv.record` does, and this is one.
+        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
         if enable_gqa:
             grouped.check(q, k, v)
-            k, v = (grouped.for_every_head(x, q.shape[-3]) for x in (k, v))
-        options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
+            options["enable_gqa"] = True
         asked: Any = attend
         answer: Tensor = handle_torch_function(
             asked, (q, k, v), q, k, v, **options, operator=operator
@@ -227,9 +228,7 @@ def weights(
         )
     prepared_query, prepared_key = problem.similarity.prepare(problem.query, problem.key)
     log_scores = problem.similarity.log_score(prepared_query[..., start:stop, :], prepared_key)
-    added = problem.bias
-    if added is not None and added.shape[-2] != 1:
-        added = added[..., start:stop, :]
+    added = None if problem.bias is None else query_rows(problem.bias, start, stop)
     found, _ = weigh(problem, log_scores, added, start)
     if quarantined.tainted is not None:
         tainted = quarantined.tainted[..., start:stop]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qkv.bias import BiasLike, PositionBias, Sum, as_bias
+from qkv.broadcast import batch_entries
 from qkv.dropout import Dropout, draw
 from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
 from qkv.similarity import Similarity, SimilarityLike, as_similarity
@@ -139,10 +140,7 @@ class Problem(NamedTuple):
         """The entries `start` to `stop` of the leading axis `axis` alone."""
 
         def part(tensor: Tensor) -> Tensor:
-            own_axis = tensor.ndim - 2 - len(self.batch) + axis
-            if own_axis < 0 or tensor.shape[own_axis] == 1:
-                return tensor
-            return tensor.narrow(own_axis, start, stop - start)
+            return batch_entries(tensor, axis, start, stop, self.batch)
 
         return self._replace(
             similarity=self.similarity.narrow(axis, start, stop, self.batch),

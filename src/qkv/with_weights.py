@@ -42,9 +42,10 @@ def attend_with_weights(
     With dropout they are the weights after it: those that made the answer.
     """
     if has_torch_function_variadic(query, key, value):
-        if enable_gqa:
-            key, value = (grouped.for_every_head(x, query.shape[-3]) for x in (key, value))
         options: dict[str, Any] = {"similarity": similarity, "mask": mask, "dropout": dropout}
+        if enable_gqa:
+            grouped.check(query, key, value)
+            options["enable_gqa"] = True
         tensors = (query, key, value)
         weighed: AnswerAndWeights = handle_torch_function(
             attend_with_weights, tensors, *tensors, **options

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -331,22 +332,32 @@ def fully_sharded(group: Any, layout: Any) -> None:
         )
 
 
-def decoding(group: Any, similarity: Any) -> None:
-    """Step by step with a cache over ranks: the answers of the whole at once."""
+def decoding(group: Any, similarity: Any, kv_heads: int) -> None:
+    """Step by step with a cache over ranks: the answers of the whole at once, and no key is
+    repeated for the heads that share it."""
     torch.manual_seed(3)
     ranks = dist.get_world_size(group)
     options: dict[str, Any] = {"batch_first": True, "mask": qkv.mask.Causal()}
-    plain = qkv.nn.MultiheadAttention(8, 2, similarity=similarity, **options).double()
-    shared = qkv.nn.MultiheadAttention(8, 2, similarity=similarity, group=group, **options).double()
+    options |= {"similarity": similarity, "kv_heads": kv_heads}
+    plain = qkv.nn.MultiheadAttention(8, 4, **options).double()
+    shared = qkv.nn.MultiheadAttention(8, 4, group=group, **options).double()
     shared.load_state_dict(plain.state_dict())
     words = torch.randn(2, 9, 8, dtype=torch.float64)
     cache = qkv.nn.KVCache(-(-9 // ranks), group)
-    with torch.no_grad():
+    asked: list[int] = []
+    attend = cluster.attend
+
+    def watched(query: Tensor, key: Tensor, *others: Any, **options: Any) -> Tensor:
+        asked.append(key.shape[1])
+        return attend(query, key, *others, **options)
+
+    with torch.no_grad(), mock.patch.object(cluster, "attend", watched):
         expected = plain(words, words, words, need_weights=False)[0]
         steps = [
             shared(part, part, part, need_weights=False, cache=cache)[0]
             for part in words.split([4, 1, 1, 3], dim=1)
         ]
+    assert set(asked) == {kv_heads if similarity is None else 1}
     torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=1e-10, atol=1e-12)
     assert cache.length == 9
     assert cache.key.shape[-2] <= -(-9 // ranks)

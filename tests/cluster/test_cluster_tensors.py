@@ -79,9 +79,10 @@ def test_layers_of_sharded_parameters_learn_as_on_one_process(team: Team) -> Non
     team.run(2, cases.fully_sharded, "zigzag")
 
 
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("similarity", [None, qkv.Additive])
-def test_caches_are_shared_out(team: Team, similarity: object) -> None:
-    team.run(4, cases.decoding, similarity)
+def test_caches_are_shared_out(team: Team, similarity: object, kv_heads: int) -> None:
+    team.run(4, cases.decoding, similarity, kv_heads)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -141,7 +141,8 @@ def _warmed(folder: Path) -> None:
     from qkv.jit import cache as kernels
 
     for path in folder.rglob("*.code"):
-        assert kernels.read(path) is not None, path
+        if not path.name.startswith("."):  # else a write that was cut off
+            assert kernels.read(path) is not None, path
 
 
 @cache

@@ -110,9 +110,9 @@ def test_what_cannot_be_honoured_is_refused() -> None:
     from transformers import AttentionInterface
 
     x = torch.randn(1, 1, 2, 3)
-    with pytest.raises(ValueError, match=r"attn_implementation='qkv' knows no page_table"):
+    with pytest.raises(ValueError, match=r"attn_implementation='qkv' does not support page_table"):
         AttentionInterface()["qkv"](torch.nn.Module(), x, x, x, None, page_table=x)
-    with pytest.raises(ValueError, match=r"has a similarity of its own, which softcap does not"):
+    with pytest.raises(ValueError, match=r"has its own similarity, which cannot be combined"):
         AttentionInterface()["qkv-cosine"](torch.nn.Module(), x, x, x, None, softcap=30.0)
     with pytest.raises(TypeError, match=r"made for the size of a head; got the class Additive"):
         register("qkv-additive", similarity=qkv.Additive)  # type: ignore[arg-type]

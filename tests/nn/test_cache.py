@@ -8,7 +8,16 @@ from torch import Tensor
 
 import qkv
 from qkv.benchmarks.measure import can_measure_memory, peak_extra_bytes
-from qkv.nn import Embedding, Encoder, EncoderLayer, KVCache, MultiheadAttention, Rotary, Sinusoidal
+from qkv.nn import (
+    Embedding,
+    Encoder,
+    EncoderLayer,
+    KVCache,
+    MultiheadAttention,
+    PagedCache,
+    Rotary,
+    Sinusoidal,
+)
 
 BATCH, N, M, HEADS, HEAD, WORDS = 3, 11, 7, 4, 2, 29
 D = HEADS * HEAD
@@ -164,6 +173,7 @@ def test_a_step_of_grouped_heads_repeats_no_keys(
 
 
 @pytest.mark.skipif(not can_measure_memory(), reason="the system tells no high-water mark")
+@pytest.mark.parametrize("paged", [False, True], ids=["in one", "in pages"])
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize(
     ("similarity", "mask"),
@@ -176,10 +186,13 @@ def test_a_step_of_grouped_heads_repeats_no_keys(
     ids=["dot", "window", "alibi", "additive"],
 )
 def test_a_step_of_grouped_heads_copies_no_cache(
-    similarity: Any, mask: Any, need_weights: bool
+    similarity: Any, mask: Any, need_weights: bool, paged: bool
 ) -> None:
+    if paged and need_weights:
+        pytest.skip("pages give no weights")
     layer = MultiheadAttention(128, 8, kv_heads=1, similarity=similarity, mask=mask)
-    cache, x = KVCache(60_001), torch.randn(60_001, 1, 128)
+    cache = PagedCache(20_000) if paged else KVCache(60_001)
+    x = torch.randn(60_001, 1, 128)
     with torch.no_grad():
         past, last = x[:-1], x[-1:]
         layer(past[:1], past, past, need_weights=False, cache=cache)
@@ -189,6 +202,6 @@ def test_a_step_of_grouped_heads_copies_no_cache(
             layer(last, last, last, need_weights=need_weights, cache=cache)
 
         step()
-        repeated = 8 * cache.value.nbytes  # of values alone
+        repeated = 8 * 60_001 * 16 * 4  # bytes, of values alone
         # Weights, where they are asked for, and scores take half as much as the values.
         assert peak_extra_bytes(step) < 0.7 * repeated

@@ -138,7 +138,7 @@ def test_mistakes_are_named() -> None:
         PagedCache(0)
     with pytest.raises(ValueError, match=r"^window must be at least 0; got -1$"):
         PagedCache(window=-1)
-    with pytest.raises(ValueError, match="a paged cache knows no weights"):
+    with pytest.raises(ValueError, match="a paged cache supports neither weights nor dropout"):
         layer(x, x, x, cache=cache)
     cache = PagedCache(PAGE)
     steps(layer, x, cache, [N])

@@ -55,8 +55,8 @@ def test_what_got_away_is_named_in_a_warning_and_in_missed() -> None:
         network(network(torch.randn(BATCH, N, D)))
     assert [call.name for call in calls] == ["0.self_attn"] * 2
     assert calls.missed == [
-        Missed("1.attention", "a softmax over (3, 5, 5) that is no product of tokens"),
-        Missed("2.attention", "HiddenAttn2 ran and asked for nothing that is known"),
+        Missed("1.attention", "a softmax over (3, 5, 5) that is not a product of queries and keys"),
+        Missed("2.attention", "HiddenAttn2 ran without a recognised attention call"),
     ]
     assert len(told) == 1
 

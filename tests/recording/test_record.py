@@ -202,6 +202,22 @@ def test_grouped_heads() -> None:
     close(calls[0].log_total, (query @ key.repeat_interleave(3, 1).mT / D**0.5).logsumexp(-1))
 
 
+@pytest.mark.parametrize("similarity", [None, qkv.Additive])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_the_heads_of_a_layer_that_share_keys_are_kept_as_they_share_them(
+    similarity: Any, need_weights: bool
+) -> None:
+    layer = qkv.nn.MultiheadAttention(12, 6, kv_heads=2, batch_first=True, similarity=similarity)
+    x = torch.randn(BATCH, N, 12)
+    with torch.no_grad(), qkv.record(layer) as calls:
+        layer(x, x, x, need_weights=need_weights)
+    assert (calls[0].key.shape, calls[0].head_count) == ((BATCH, 2, N, 2), 6)
+    with torch.no_grad():
+        _, expected = layer(x, x, x, average_attn_weights=False)
+    close(calls[0].weights(), expected)
+    close(calls[0].weights(heads=[5, 0]), expected[:, [5, 0]])
+
+
 # --- Hugging Face
 
 

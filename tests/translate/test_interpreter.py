@@ -52,6 +52,12 @@ def test_words_are_looked_at_as_their_pieces_together_and_look_as_theirs_on_aver
     torch.testing.assert_close(words.weights, torch.tensor([[0.5, 0.25, 0.25], [0.8, 0.1, 0.1]]))
 
 
+def test_a_translation_of_no_pieces_has_no_words() -> None:
+    pieces = Alignment(["a", "⏎"], [], torch.zeros(0, 2))
+    words = merged(pieces, [0, 1], [], "".join, "".join)
+    assert (words.source, words.target, words.weights.shape) == (["a", "⏎"], [], (0, 2))
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 def test_subwords_merge_to_words_whose_weights_sum_to_one(beam: int) -> None:
     speaker = interpreter(Subwords, 60)

@@ -23,3 +23,4 @@ from qkv.bias.relative import Relative as Relative
 from qkv.bias.relative import RelativeBias as RelativeBias
 from qkv.bias.relative import T5Buckets as T5Buckets
 from qkv.bias.relative import alibi_slopes as alibi_slopes
+from qkv.bias.shard import ShardBias as ShardBias

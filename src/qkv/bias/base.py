@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from qkv.broadcast import batch_entries, broadcasts_to
 from qkv.mask import Mask, Parts, Tile
 
 #: (query position, key position) -> what is added, see :class:`FromFunction`.
@@ -33,7 +34,7 @@ class PositionBias(nn.Module, Mask):
         if not isinstance(scores, Tensor):
             raise TypeError(f"bias must return a tensor; got {type(scores).__name__}")
         wanted = (*tile.batch, tile.stop - tile.start, tile.m)
-        if not _broadcasts(tuple(scores.shape), wanted):
+        if not broadcasts_to(scores.shape, wanted):
             raise ValueError(
                 f"bias must return a tensor that broadcasts to (..., n, m) = {wanted}; "
                 f"got {tuple(scores.shape)}"
@@ -49,7 +50,7 @@ class PositionBias(nn.Module, Mask):
         return torch.is_grad_enabled() and any(x.requires_grad for x in self.tensors())
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> PositionBias:
-        return _Narrowed(self, axis - len(batch), start, stop, batch)
+        return _Narrowed(self, axis, start, stop, batch)
 
     def allowed(self, tile: Tile) -> Tensor:
         return torch.ones(1, tile.m, dtype=torch.bool, device=tile.device)
@@ -139,7 +140,7 @@ class Sum(PositionBias):
 
 
 class _Narrowed(PositionBias):
-    """Some entries of a leading axis, counted from the end, of another bias."""
+    """Some entries of a leading axis of another bias."""
 
     def __init__(
         self, base: PositionBias, axis: int, start: int, stop: int, batch: tuple[int, ...]
@@ -147,18 +148,15 @@ class _Narrowed(PositionBias):
         super().__init__()
         self.base, self.axis, self.start, self.stop, self.batch = base, axis, start, stop, batch
 
-    def _part(self, scores: Tensor, own_axes: int) -> Tensor:
-        axis = self.axis - own_axes
-        if -axis > scores.ndim or scores.shape[axis] == 1:
-            return scores
-        return scores.narrow(axis, self.start, self.stop - self.start)
+    def _part(self, added: Tensor, trailing: int) -> Tensor:
+        return batch_entries(added, self.axis, self.start, self.stop, self.batch, trailing)
 
     def scores(self, tile: Tile) -> Tensor:
         return self._part(self.base.scores(tile._replace(batch=self.batch)), 2)
 
     def along(self, distance: Tensor) -> Tensor | None:
-        line = self.base.along(distance)
-        return None if line is None else self._part(line, distance.ndim)
+        added = self.base.along(distance)
+        return None if added is None else self._part(added, distance.ndim)
 
     def needs_grad(self, tile: Tile) -> bool:
         return self.base.needs_grad(tile)
@@ -191,10 +189,3 @@ def _sum(parts: Sequence[Tensor]) -> Tensor:
     for each in parts[1:]:
         total = total + each
     return total
-
-
-def _broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return len(shape) <= len(wanted) and all(
-        size == 1 or size == other
-        for size, other in zip(reversed(shape), reversed(wanted), strict=False)
-    )

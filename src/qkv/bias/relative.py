@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.bias.base import PositionBias
+from qkv.broadcast import broadcasts_to
 from qkv.mask import Tile
 
 #: Distances -> entries of a table, both whole numbers.
@@ -163,10 +164,6 @@ def _hold(module: nn.Module, name: str, numbers: Tensor | Sequence[object]) -> N
     module.register_buffer(name, held, persistent=False)
 
 
-def _check_heads(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
-    fits = len(shape) <= len(batch) and all(
-        size == 1 or size == wanted
-        for size, wanted in zip(reversed(shape), reversed(batch), strict=False)
-    )
-    if not fits:
-        raise ValueError(f"{what} for heads {shape}, which must match the leading axes {batch}")
+def _check_heads(what: str, own: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    if not broadcasts_to(own, batch):
+        raise ValueError(f"{what} for heads {own}, which must match the leading axes {batch}")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv import grouped
 from qkv.bias import BiasLike, PositionBias, Sum
 from qkv.cluster.block import Answered, Question
 from qkv.cluster.costs import ShardPlan, tensor_plan
@@ -34,6 +35,7 @@ def attend(
     dropout: float = 0.0,
     group: Any = None,
     layout: Layout = "replicated",
+    enable_gqa: bool = False,
 ) -> Tensor:
     """:func:`qkv.attend` over the keys of all ranks of a process group; every rank calls it.
 
@@ -50,6 +52,8 @@ def attend(
         layout: "replicated"; "ring", where ranks hold consecutive runs of the sequence; or
             "zigzag", a ring whose ranks hold two runs each, as :func:`qkv.cluster.shard` deals
             them, so that under Causal all have as much to do.
+        enable_gqa: grouped heads, as in :func:`qkv.attend`: keys and values are neither copied nor
+            sent for every head.
 
     Returns:
         (…, n, d_v), for the queries that came. Gradients are exact: those of a shard arrive on its
@@ -58,6 +62,18 @@ def attend(
         queries, those of parameters and biases are of these too, as in every other layer of a
         model with sharded sequences: DistributedDataParallel or an all-reduce adds them up.
     """
+    if enable_gqa:
+        tokens, limits = (query, key_shard, value_shard), with_bias(mask, bias)
+        grouped.check(*tokens)
+        chosen, whole = as_similarity(similarity), None if limits is None else as_mask(limits)
+        answers = [
+            attend(
+                *part[:3], similarity=part.similarity, mask=part.mask, dropout=dropout,
+                group=group, layout=layout,
+            )
+            for part in grouped.by_key_head(*tokens, chosen, whole)
+        ]  # fmt: skip
+        return grouped.joined(answers, tokens, value_shard.shape[-1])
     exchange, question, shards = _asked(
         query, key_shard, value_shard, similarity, mask, bias, dropout, group, layout
     )

@@ -8,11 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.bias import PositionBias
-from qkv.cluster.placed import Nowhere, Place, PlacedBias, placed
+from qkv.autograd_leaves import leaves_behind
+from qkv.bias import PositionBias, ShardBias
 from qkv.dropout import Dropout
-from qkv.mask import Mask
-from qkv.operators.tiles import leaves_behind
+from qkv.mask import Mask, NothingVisible, Shard, mask_of_shard
 from qkv.partial import Partial
 from qkv.pooling import answer_partial
 from qkv.problem import validate
@@ -38,12 +37,12 @@ class Question(NamedTuple):
         queries, keys = query.shape[-2], key.shape[-2]
         if queries == 0 or keys == 0:
             return None
-        place = Place(query_at, queries, key_at, keys, self.n, self.m)
-        mask = placed(self.mask, place, self.batch, query.device)
-        if isinstance(mask, Nowhere):
+        shard = Shard(query_at, queries, key_at, keys, self.n, self.m)
+        mask = mask_of_shard(self.mask, shard, self.batch, query.device)
+        if isinstance(mask, NothingVisible):
             return None
         if self.bias is not None:
-            bias = PlacedBias(self.bias, place)
+            bias = ShardBias(self.bias, shard)
             mask = bias if mask is None else mask & bias
         problem = validate(query, key, value, self.similarity, mask, wants_total=True)
         if self.row_keys is None:

@@ -11,6 +11,9 @@ import threading
 from pathlib import Path
 from typing import Any, Literal
 
+from qkv.atomic_write import temporary_name
+from qkv.user_cache import user_cache
+
 Stage = Literal["none", "training", "ready", "failed"]
 
 #: Pairs and epochs: what `qkv translate train --demo dates` takes.
@@ -22,8 +25,7 @@ MOST_POINTS = 400
 
 def kept_at() -> Path:
     """Where the translator is kept between one use and the next."""
-    chosen = os.environ.get("XDG_CACHE_HOME")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "qkv" / "explore" / "dates"
+    return user_cache() / "explore" / "dates"
 
 
 class Dates:
@@ -57,8 +59,7 @@ class Dates:
             if self.stage in ("training", "ready"):
                 return
             self._curve, self._exact, self._failed = [], None, False
-            half = self.folder.with_name(f"{self.folder.name}.half-{os.getpid()}")
-            shutil.rmtree(half, ignore_errors=True)
+            half = temporary_name(self.folder)
             half.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             threads = str(max(1, (os.cpu_count() or 2) - 1))
             command = [sys.executable, "-m", "qkv.explore.training", str(half)]

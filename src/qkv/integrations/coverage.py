@@ -42,11 +42,13 @@ def refusal_of_class(kind: type[nn.Module]) -> str | None:
 
 def refusal_of_model(model: nn.Module) -> str | None:
     """Why this very model cannot be served, layer by layer; None: all its attention may be."""
-    own = [(path, layer) for path, layer in model.named_modules() if computes_itself(type(layer))]
-    if not own:
+    computing = [
+        (path, layer) for path, layer in model.named_modules() if computes_itself(type(layer))
+    ]
+    if not computing:
         return None
-    path, layer = own[0]
-    more = f", and {len(own) - 1} more" if len(own) > 1 else ""
+    path, layer = computing[0]
+    more = f", and {len(computing) - 1} more" if len(computing) > 1 else ""
     return f"its layer {path} ({type(layer).__name__}) computes attention itself{more}"
 
 

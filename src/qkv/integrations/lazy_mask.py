@@ -107,15 +107,16 @@ def make_mask(
     if batch_size * q_length * kv_length > MOST_MADE and _aligned(
         q_offset, q_length, kv_offset, kv_length
     ):
-        said = intersection(
-            _said(function, kv_length, kv_offset), _padding(attention_mask, kv_offset, kv_length)
+        mask = intersection(
+            _mask_of_function(function, kv_length, kv_offset),
+            _padding(attention_mask, kv_offset, kv_length),
         )
-        return None if said is None else LazyMask(said, kv_length, make, shape, where)
-    found = make(allow_is_causal_skip, allow_is_bidirectional_skip)
-    if found is None and allow_is_causal_skip and q_length > 1:
+        return None if mask is None else LazyMask(mask, kv_length, make, shape, where)
+    tensor = make(allow_is_causal_skip, allow_is_bidirectional_skip)
+    if tensor is None and allow_is_causal_skip and q_length > 1:
         # A cache of fixed size may hold room for more keys than there are yet.
         return LazyMask(Causal(), q_length, make, shape, where)
-    return found  # type: ignore[no-any-return]
+    return tensor  # type: ignore[no-any-return]
 
 
 def _padding(attention_mask: Tensor | None, start: int, m: int) -> Mask | None:
@@ -130,7 +131,7 @@ def _aligned(q_offset: int | Tensor, n: int, kv_offset: int, m: int) -> bool:
     return not isinstance(q_offset, Tensor) and q_offset + n == kv_offset + m
 
 
-def _said(function: Callable[..., Any], m: int, offset: int) -> Mask | None:
+def _mask_of_function(function: Callable[..., Any], m: int, offset: int) -> Mask | None:
     """What a mask function of transformers says; one that is not known is asked in blocks."""
     from transformers import masking_utils as source
 
@@ -147,7 +148,7 @@ def _said(function: Callable[..., Any], m: int, offset: int) -> Mask | None:
     if code is source.packed_sequence_mask_function(torch.empty(0)).__code__:
         return Documents.from_ids(within[0])
     if code is source.and_masks().__code__:
-        return intersection(*(_said(part, m, offset) for part in within[0]))
+        return intersection(*(_mask_of_function(part, m, offset) for part in within[0]))
 
     def rule(entry: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Any:
         return function(entry, head, query + offset, key + offset)

@@ -133,11 +133,11 @@ class Attention:
     def _check(self, options: dict[str, Any]) -> None:
         for name, option in options.items():
             if isinstance(option, Tensor) and name not in _KNOWN_TENSORS:
-                raise ValueError(f"attn_implementation={self.name!r} knows no {name}")
+                raise ValueError(f"attn_implementation={self.name!r} does not support {name}")
         if self.similarity is not None and options.get("softcap") is not None:
             raise ValueError(
-                f"attn_implementation={self.name!r} has a similarity of its own, which softcap "
-                "does not fit"
+                f"attn_implementation={self.name!r} has its own similarity, which cannot be "
+                "combined with softcap"
             )
 
 
@@ -183,13 +183,13 @@ def _ask_before_models_change() -> None:
     def get_correct(
         model: nn.Module, requested_attention: str | None, is_init_check: bool = False
     ) -> Any:
-        found = supported(model, requested_attention, is_init_check)
-        if found in _NAMES:
-            check(model, found, refusal_of_class(type(model)))
+        implementation = supported(model, requested_attention, is_init_check)
+        if implementation in _NAMES:
+            check(model, implementation, refusal_of_class(type(model)))
             if not is_init_check:
-                check(model, found, refusal_of_model(model))
-            FirstForward(model, found)
-        return found
+                check(model, implementation, refusal_of_model(model))
+            FirstForward(model, implementation)
+        return implementation
 
     @functools.wraps(set_implementation)
     def set_correct(

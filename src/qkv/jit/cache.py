@@ -16,11 +16,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from qkv.atomic_write import replacing
+from qkv.user_cache import user_cache
+
 PACKAGE = Path(__file__).resolve().parent
 #: Code that came with the package, compiled for some levels of x86-64.
 PREBUILT = PACKAGE / "prebuilt"
 
 _TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_TO_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _CHECKSUM = hashlib.sha256().digest_size
 
 
@@ -29,11 +33,8 @@ def _candidates() -> Iterator[Path]:
     if chosen:
         yield Path(chosen)
     yield PACKAGE / "__pycache__"
-    user_cache = os.environ.get("XDG_CACHE_HOME")
-    if user_cache:
-        yield Path(user_cache) / "qkv"
     with contextlib.suppress(RuntimeError):
-        yield Path.home() / ".cache" / "qkv"
+        yield user_cache()
     user = os.getuid() if hasattr(os, "getuid") else "user"
     yield Path(tempfile.gettempdir()) / f"qkv-{user}"
 
@@ -96,15 +97,12 @@ def read_prebuilt(level: str, name: str) -> bytes | None:
 def write(path: Path, code: bytes) -> None:
     """Keep code, at once whole or not at all; a full disk costs no more than time."""
     named = path.name.encode() + b"\n" + code
-    with contextlib.suppress(OSError):
-        handle, temporary = tempfile.mkstemp(dir=path.parent)  # which only we may open
-        try:
-            with os.fdopen(handle, "wb") as opened:
-                opened.write(hashlib.sha256(named).digest() + named)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+    with (
+        contextlib.suppress(OSError),
+        replacing(path) as unfinished,
+        open(os.open(unfinished, _TO_WRITE, mode=0o600), "wb") as opened,  # for us alone
+    ):
+        opened.write(hashlib.sha256(named).digest() + named)
 
 
 def _checked(content: bytes, name: str) -> bytes | None:

@@ -34,5 +34,8 @@ from qkv.mask.positions import ExceptSelf as ExceptSelf
 from qkv.mask.positions import Lengths as Lengths
 from qkv.mask.positions import Window as Window
 from qkv.mask.ranking import TopK as TopK
+from qkv.mask.shard import NothingVisible as NothingVisible
+from qkv.mask.shard import Shard as Shard
+from qkv.mask.shard import mask_of_shard as mask_of_shard
 from qkv.mask.tensors import Allowed as Allowed
 from qkv.mask.tensors import Bias as Bias

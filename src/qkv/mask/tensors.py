@@ -7,6 +7,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
+from qkv.broadcast import batch_entries, broadcasts_to, query_rows
 from qkv.mask.base import Mask, Parts, Tile
 
 
@@ -21,13 +22,13 @@ class Allowed(Mask):
         _check_broadcast(self.tensor, (*batch, n, m))
 
     def allowed(self, tile: Tile) -> Tensor:
-        return _rows(self.tensor, tile)
+        return query_rows(self.tensor, tile.start, tile.stop)
 
     def as_parts(self, tile: Tile) -> Parts:
         return Parts(None, self.allowed(tile))
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
-        return Allowed(_narrow(self.tensor, axis, start, stop, batch))
+        return Allowed(batch_entries(self.tensor, axis, start, stop, batch))
 
     def for_shared_heads(self, axis: int) -> Mask | None:
         if self.tensor.ndim < 3:
@@ -58,7 +59,7 @@ class Bias(Mask):
         _check_broadcast(self.tensor, (*batch, n, m))
 
     def allowed(self, tile: Tile) -> Tensor:
-        return _rows(self.tensor, tile) != -torch.inf
+        return query_rows(self.tensor, tile.start, tile.stop) != -torch.inf
 
     def as_parts(self, tile: Tile) -> Parts:
         return Parts(None, None)  # it limits through what it adds
@@ -67,7 +68,7 @@ class Bias(Mask):
         return self.tensor
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
-        return Bias(_narrow(self.tensor, axis, start, stop, batch))
+        return Bias(batch_entries(self.tensor, axis, start, stop, batch))
 
     def for_shared_heads(self, axis: int) -> Mask | None:
         if self.tensor.ndim < 3:
@@ -92,22 +93,6 @@ def _at_least_2d(tensor: Tensor) -> Tensor:
     return tensor if tensor.ndim > 1 else tensor.reshape(1, -1)
 
 
-def _rows(tensor: Tensor, tile: Tile) -> Tensor:
-    return tensor if tensor.shape[-2] == 1 else tensor[..., tile.start : tile.stop, :]
-
-
-def _narrow(tensor: Tensor, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Tensor:
-    own_axis = tensor.ndim - 2 - len(batch) + axis  # leading axes broadcast from the right
-    if own_axis >= 0 and tensor.shape[own_axis] != 1:
-        return tensor.narrow(own_axis, start, stop - start)
-    return tensor
-
-
 def _check_broadcast(tensor: Tensor, shape: tuple[int, ...]) -> None:
-    own = tuple(tensor.shape)
-    fits = len(own) <= len(shape) and all(
-        size == 1 or size == wanted
-        for size, wanted in zip(reversed(own), reversed(shape), strict=False)
-    )
-    if not fits:
-        raise ValueError(f"mask must broadcast to (..., n, m) = {shape}; got {own}")
+    if not broadcasts_to(tensor.shape, shape):
+        raise ValueError(f"mask must broadcast to (..., n, m) = {shape}; got {tuple(tensor.shape)}")

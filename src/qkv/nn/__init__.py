@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qkv.nn.cache import KVCache as KVCache
+from qkv.nn.encoder import AttentionOptions as AttentionOptions
 from qkv.nn.encoder import Embedding as Embedding
 from qkv.nn.encoder import Encoder as Encoder
 from qkv.nn.encoder import EncoderLayer as EncoderLayer

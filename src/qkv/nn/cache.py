@@ -1,4 +1,4 @@
-"""Keys and values remembered from step to step."""
+"""The key-value cache: keys and values remembered from step to step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from qkv.similarity.prepared import Prepared
 
 
 class KVCache:
-    """Room for `capacity` keys and values, filled as a sequence grows.
+    """Buffers for `capacity` keys and values, filled as a sequence grows.
 
-    The room is taken once, at the first :meth:`append`; later steps write into it and look at it,
-    and never copy the past. What is kept of a key is what the similarity makes of it on its own
-    (for :class:`qkv.Additive` its projection), so a step works on the new tokens only.
+    They are allocated once, at the first :meth:`append`; later steps write into them and read views
+    of them, and never copy the past. What is kept of a key is what the similarity prepares of it
+    (for :class:`qkv.Additive` its projection), so a step projects the new tokens only.
 
     >>> import torch, qkv.nn
     >>> layer = qkv.nn.MultiheadAttention(8, 2, batch_first=True, mask=qkv.mask.Causal())
@@ -41,9 +41,9 @@ class KVCache:
         self.group = group
         exchange = None if group is None else Exchange(group)
         self._first = 0 if exchange is None else exchange.rank * capacity
-        self._most = capacity if exchange is None else exchange.ranks * capacity
+        self._total = capacity if exchange is None else exchange.ranks * capacity
         self.length = 0
-        self._room: tuple[Tensor, Tensor] | None = (
+        self._buffers: tuple[Tensor, Tensor] | None = (
             None  # (..., capacity, d_k), (..., capacity, d_v)
         )
 
@@ -62,33 +62,33 @@ class KVCache:
         if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
             raise RuntimeError("KVCache keeps no gradients; decode under torch.no_grad()")
         start, stop = self.length, self.length + key.shape[-2]
-        if stop > self._most:
+        if stop > self._total:
             raise ValueError(
-                f"capacity exceeded: the cache holds {start} of {self._most} positions, "
+                f"capacity exceeded: the cache holds {start} of {self._total} positions, "
                 f"got {stop - start} more"
             )
-        if self._room is None:
-            self._room = (self._make_room(key), self._make_room(value))
-        for name, room, new in zip(("key", "value"), self._room, (key, value), strict=True):
-            expected = (*room.shape[:-2], new.shape[-2], room.shape[-1])
+        if self._buffers is None:
+            self._buffers = (self._allocate(key), self._allocate(value))
+        for name, buffer, new in zip(("key", "value"), self._buffers, (key, value), strict=True):
+            expected = (*buffer.shape[:-2], new.shape[-2], buffer.shape[-1])
             if tuple(new.shape) != expected:
                 raise ValueError(
                     f"{name} must have shape {expected} to match the cache; got {tuple(new.shape)}"
                 )
-            low, high = self._own(start), self._own(stop)
+            low, high = self._local(start), self._local(stop)
             skipped = self._first + low - start
-            room[..., low:high, :] = new[..., skipped : skipped + high - low, :]
+            buffer[..., low:high, :] = new[..., skipped : skipped + high - low, :]
         self.length = stop
 
-    def _own(self, position: int) -> int:
+    def _local(self, position: int) -> int:
         """How many of the first so many positions this rank keeps."""
         return min(max(position - self._first, 0), self.capacity)
 
     def reorder(self, entries: Tensor) -> None:
         """Let batch entry i go on from what entry `entries[i]` remembers, as beam search does."""
-        if self._room is not None:
-            key, value = (self._taken(room, entries) for room in self._room)
-            self._room = (key, value)
+        if self._buffers is not None:
+            key, value = (self._selected(buffer, entries) for buffer in self._buffers)
+            self._buffers = (key, value)
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` positions."""
@@ -97,17 +97,17 @@ class KVCache:
         self.length = length
 
     def _filled(self, index: int) -> Tensor:
-        if self._room is None:
+        if self._buffers is None:
             raise ValueError("cache is empty; the first call must bring key and value")
-        return self._room[index][..., : self._own(self.length), :]
+        return self._buffers[index][..., : self._local(self.length), :]
 
-    def _make_room(self, like: Tensor) -> Tensor:
+    def _allocate(self, like: Tensor) -> Tensor:
         return like.new_empty(*like.shape[:-2], self.capacity, like.shape[-1])
 
-    def _taken(self, room: Tensor, entries: Tensor) -> Tensor:
-        taken = room.new_empty(len(entries), *room.shape[1:])
-        kept = self._own(self.length)
-        taken[..., :kept, :] = room[..., :kept, :].index_select(0, entries)
+    def _selected(self, buffer: Tensor, entries: Tensor) -> Tensor:
+        taken = buffer.new_empty(len(entries), *buffer.shape[1:])
+        kept = self._local(self.length)
+        taken[..., :kept, :] = buffer[..., :kept, :].index_select(0, entries)
         return taken
 
     def __repr__(self) -> str:
@@ -121,8 +121,8 @@ def prepare(
     if isinstance(similarity, PerHead):
         heads = len(similarity)
         parts = [
-            prepare(own, of_head(query, head, heads), of_head(key, head, heads))  # type: ignore[arg-type]
-            for head, own in enumerate(similarity)
+            prepare(similarity_of_head, of_head(query, head, heads), of_head(key, head, heads))  # type: ignore[arg-type]
+            for head, similarity_of_head in enumerate(similarity)
         ]
         similarities, queries, keys = zip(*parts, strict=True)
         return PerHead(similarities), torch.cat(queries, dim=1), torch.cat(keys, dim=1)

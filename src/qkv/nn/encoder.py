@@ -35,7 +35,7 @@ class AttentionOptions(TypedDict, total=False):
 
 
 class EncoderLayer(nn.Module):
-    """Heads side by side, then a feed-forward network; each added to what came in, and normed.
+    """Multi-head attention, then a feed-forward network; each with a residual and a layer norm.
 
     ``norm="post"``: x = norm(x + heads(x)), then x = norm(x + feed_forward(x));
     ``norm="pre"``:  x = x + heads(norm(x)), then x = x + feed_forward(norm(x)).
@@ -152,7 +152,7 @@ class Embedding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings, then one layer after the other.
+    """Embeddings, then a stack of layers.
 
     >>> import torch, qkv.nn
     >>> from qkv.nn import Embedding, Encoder, EncoderLayer, Rotary, Sinusoidal
@@ -191,12 +191,12 @@ class Encoder(nn.Module):
         segments: Tensor | None = None,
         caches: Sequence[KVCache] | None = None,
     ) -> Tensor:
-        """Tokens (batch, n), or vectors (batch, n, d), -> what they mean here, (batch, n, d).
+        """Tokens (batch, n), or vectors (batch, n, d), -> contextual vectors, (batch, n, d).
 
         Args:
             mask: who may look at whom, in qkv's meaning: True = may attend.
             segments: the segment of each token, (batch, n); None: all in the first.
-            caches: one for each layer, to go on where the last call ended.
+            caches: one for each layer, to continue where the last call ended.
         """
         if caches is not None and len(caches) != len(self.layers):
             raise ValueError(
@@ -212,12 +212,12 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """Of each layer, how much each token looks at each other: (batch, heads, n, n)."""
         x = self._embedded(x, segments, 0)
-        found = []
+        weights = []
         for layer in self.layers:
             assert isinstance(layer, EncoderLayer)
-            found.append(layer.weights(x, mask))
+            weights.append(layer.weights(x, mask))
             x = layer(x, mask)
-        return found
+        return weights
 
     def _embedded(self, x: Tensor, segments: Tensor | None, start: int) -> Tensor:
         if self.embedding is None:

@@ -26,13 +26,39 @@ def check_sizes(embed_dim: int, num_heads: int, kv_heads: int, dropout: float) -
         raise InputError(f"dropout must be at least 0 and below 1; got {dropout}")
 
 
-def check_axes(query: Tensor, key: Tensor | None, value: Tensor | None) -> None:
-    """Raise InputError unless query, key and value are all batched or none is."""
-    if key is not None and value is not None and not query.ndim == key.ndim == value.ndim:
+def check_query(query: Tensor, embed_dim: int, batch_first: bool) -> None:
+    """Raise InputError unless the query is of a size that a layer takes."""
+    if query.ndim not in (2, 3):
+        raise InputError(
+            f"query should be unbatched 2D or batched 3D tensor but received {query.ndim}-D "
+            f"query tensor; expected (…, {embed_dim})"
+        )
+    if query.shape[-1] != embed_dim:
+        order = "(batch, n, " if batch_first else "(n, batch, "
+        raise InputError(
+            f"query must have shape {order}{embed_dim}) or (n, {embed_dim}); "
+            f"got {tuple(query.shape)}"
+        )
+
+
+def check_key_and_value(
+    query: Tensor, key: Tensor, value: Tensor, sizes: tuple[int, int], batch_first: bool
+) -> None:
+    """Raise InputError unless key and value are of these sizes, and batched as the query is."""
+    if not query.ndim == key.ndim == value.ndim:
         raise InputError(
             f"for {_batched(query)} `query`, expected `key` and `value` to be {query.ndim}-D but "
             f"found {key.ndim}-D and {value.ndim}-D tensors respectively"
         )
+    tokens = 1 if batch_first and query.ndim == 3 else 0  # the axis of tokens
+    shape = list(query.shape[:-1])
+    shape[tokens] = key.shape[tokens]
+    for name, tensor, size in (("key", key, sizes[0]), ("value", value, sizes[1])):
+        if tuple(tensor.shape) != (*shape, size):
+            raise InputError(
+                f"{name} must have shape {(*shape, size)} to match query "
+                f"{tuple(query.shape)}; got {tuple(tensor.shape)}"
+            )
 
 
 def check_mask_axes(

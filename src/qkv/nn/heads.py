@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from qkv.grouped import for_every_head
 from qkv.mask import Mask
 from qkv.similarity import Similarity, SimilarityLike, as_similarity
 
@@ -24,7 +23,7 @@ class PerHead(nn.ModuleList):
 
 
 def attend_per_head(
-    question: Callable[..., Any],
+    attend: Callable[..., Any],
     similarity: Similarity | PerHead,
     query: Tensor,
     key: Tensor,
@@ -33,23 +32,22 @@ def attend_per_head(
     mask: Mask | None,
     **options: Any,
 ) -> Any:
-    """question(query, key, value, …) of tensors (batch, heads, …), for all heads or head by head.
+    """attend(query, key, value, …) of tensors (batch, heads, …), for all heads or head by head.
 
-    Key and value may have fewer heads than query, see :mod:`qkv.grouped`. A question answers with
-    a tensor or with several.
+    Key and value may have fewer heads than query, see :mod:`qkv.grouped`. It gives a tensor
+    or several.
     """
     if not isinstance(similarity, PerHead):
         if key.shape[1] != query.shape[1]:
             options["enable_gqa"] = True
-        return question(query, key, value, similarity=similarity, mask=mask, **options)
+        return attend(query, key, value, similarity=similarity, mask=mask, **options)
     if has_torch_function_variadic(query, key, value):
-        # Who watches torch's functions sees one question, not one for each head.
-        key, value = (for_every_head(x, query.shape[1]) for x in (key, value))
+        # Who watches torch's functions sees one call, not one for each head.
         tensors = (query, key, value)
         return handle_torch_function(
             attend_per_head,
             tensors,
-            question,
+            attend,
             similarity,
             *tensors,
             mask=mask,
@@ -57,13 +55,13 @@ def attend_per_head(
         )
     batch = tuple(query.shape[:2])
     answers = [
-        question(
+        attend(
             *(of_head(tensor, head, len(similarity)) for tensor in (query, key, value)),
-            similarity=own,
+            similarity=similarity_of_head,
             mask=mask and mask.narrow(1, head, head + 1, batch),
             **options,
         )
-        for head, own in enumerate(similarity)
+        for head, similarity_of_head in enumerate(similarity)
     ]
     if isinstance(answers[0], Tensor):
         return torch.cat(answers, dim=1)
@@ -84,7 +82,7 @@ def for_heads(similarity: HeadSimilarity, heads: int, dim: int) -> Similarity | 
     ``[similarity] * heads`` is one that all heads learn together.
     """
     if isinstance(similarity, type) and issubclass(similarity, Similarity):
-        similarity = _made(similarity, dim)
+        similarity = _instance_of(similarity, dim)
     if isinstance(similarity, Sequence) and not isinstance(similarity, str):
         if len(similarity) != heads:
             raise ValueError(
@@ -94,19 +92,19 @@ def for_heads(similarity: HeadSimilarity, heads: int, dim: int) -> Similarity | 
     pattern = as_similarity(similarity)  # type: ignore[arg-type]
     if not any(True for _ in pattern.parameters()):
         return pattern
-    return PerHead(_drawn_anew(pattern) for _ in range(heads))
+    return PerHead(_copy_of(pattern) for _ in range(heads))
 
 
-def _made(kind: type[Similarity], dim: int) -> Similarity:
+def _instance_of(kind: type[Similarity], dim: int) -> Similarity:
     parameters = inspect.signature(kind).parameters.values()
     sizes = [dim for parameter in parameters if parameter.default is parameter.empty]
     return kind(*sizes)
 
 
-def _drawn_anew(pattern: Similarity) -> Similarity:
-    own = copy.deepcopy(pattern)
-    reset_parameters(own)
-    return own
+def _copy_of(pattern: Similarity) -> Similarity:
+    copied = copy.deepcopy(pattern)
+    reset_parameters(copied)
+    return copied
 
 
 def reset_parameters(similarity: nn.Module) -> None:

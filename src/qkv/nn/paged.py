@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from qkv import pooling
-from qkv.bias import PositionBias
-from qkv.cluster.placed import Nowhere, Place, PlacedBias, placed
-from qkv.mask import Mask, Window, intersection
+from qkv.bias import PositionBias, ShardBias
+from qkv.mask import Mask, NothingVisible, Shard, Window, intersection, mask_of_shard
 from qkv.nn.errors import InputError
 from qkv.nn.heads import PerHead, attend_per_head
 from qkv.partial import Partial
@@ -19,7 +18,7 @@ from qkv.similarity import Similarity
 
 
 class Page:
-    """Room for some keys and values, and how many caches look at it."""
+    """Buffers for some keys and values, and how many caches share them."""
 
     def __init__(self, key: Tensor, value: Tensor) -> None:
         self.key, self.value, self.owners = key, value, 1
@@ -38,8 +37,8 @@ class PagedCache:
 
     As :class:`KVCache`, without a capacity: a page is added where the last one is full, and no
     other is touched. :meth:`fork` goes on in several ways from one prefix, which all share; the
-    page that two would write to is copied, no other. Answers are those of the whole, merged from
-    what each page says.
+    page that two would write to is copied, no other. Answers are exact, merged from those of
+    the pages.
 
     >>> import torch, qkv.nn
     >>> layer = qkv.nn.MultiheadAttention(8, 2, batch_first=True, mask=qkv.mask.Causal())
@@ -56,10 +55,10 @@ class PagedCache:
     Args:
         page_size: how many positions a page holds.
         window: a query sees the keys at most so many positions before its own; pages that no later
-            query can see are let go. None: all are kept.
+            query can see are freed. None: all are kept.
     """
 
-    group = None  # of processes: it knows none
+    group = None  # of processes: not supported
 
     def __init__(self, page_size: int = 256, window: int | None = None) -> None:
         if page_size < 1:
@@ -68,7 +67,7 @@ class PagedCache:
             raise ValueError(f"window must be at least 0; got {window}")
         self.page_size, self.window = page_size, window
         self.length = 0
-        self._pages: dict[int, Page] = {}  # by number; those let go are missing
+        self._pages: dict[int, Page] = {}  # by number; those that were freed are missing
 
     def append(self, key: Tensor, value: Tensor) -> None:
         """Remember keys (…, n, d_k) and values (…, n, d_v) as those that come next."""
@@ -77,18 +76,18 @@ class PagedCache:
         self._check("key", key, key.shape[-2])
         self._check("value", value, key.shape[-2])
         if self.window is not None:
-            self._let_go(before=self.length - self.window)
+            self._free(before=self.length - self.window)
         taken, new = 0, key.shape[-2]
         while taken < new:
             number, low = divmod(self.length, self.page_size)
             count = min(self.page_size - low, new - taken)
-            page = self._own_page(number, key, value)
+            page = self._writable_page(number, key, value)
             page.key[..., low : low + count, :] = key[..., taken : taken + count, :]
             page.value[..., low : low + count, :] = value[..., taken : taken + count, :]
             taken, self.length = taken + count, self.length + count
 
     def fork(self) -> PagedCache:
-        """A cache that goes on from here on its own and shares what is so far."""
+        """A cache that continues independently and shares the pages so far."""
         other = PagedCache(self.page_size, self.window)
         other.length, other._pages = self.length, dict(self._pages)
         for page in self._pages.values():
@@ -110,18 +109,18 @@ class PagedCache:
             count = min(self.page_size, self.length - start)
             yield Filled(start, page.key[..., :count, :], page.value[..., :count, :])
 
-    def _own_page(self, number: int, key: Tensor, value: Tensor) -> Page:
+    def _writable_page(self, number: int, key: Tensor, value: Tensor) -> Page:
         """The page to write to, ours alone."""
         page = self._pages.get(number)
         if page is None:
-            page = Page(*(_room(x, self.page_size) for x in (key, value)))
+            page = Page(*(_buffer(x, self.page_size) for x in (key, value)))
         elif page.owners > 1:
             page.owners -= 1
             page = Page(page.key.clone(), page.value.clone())
         self._pages[number] = page
         return page
 
-    def _let_go(self, before: int) -> None:
+    def _free(self, before: int) -> None:
         for number in [n for n in self._pages if (n + 1) * self.page_size <= before]:
             self._pages.pop(number).owners -= 1
 
@@ -140,7 +139,7 @@ class PagedCache:
         return f"PagedCache(page_size={self.page_size}, length={self.length})"
 
 
-def _room(like: Tensor, size: int) -> Tensor:
+def _buffer(like: Tensor, size: int) -> Tensor:
     return like.new_empty(*like.shape[:-2], size, like.shape[-1])
 
 
@@ -149,35 +148,29 @@ def attend_pages(
 ) -> Tensor:
     """The answer to the newest queries (batch, heads, n, d) over all that the cache keeps.
 
-    `mask` is over all positions so far, also those that were let go.
+    `mask` is over all positions so far, also those that were freed.
     """
     n, m = query.shape[-2], cache.length
     limits, biases = (None, ()) if mask is None else mask.without_positions()
     if limits is not None and limits.needs_scores:
         raise InputError(
-            f"mask {limits!r} ranks all keys, which a paged cache does not hold as one"
+            f"mask {limits!r} ranks all keys, which a paged cache keeps in separate pages"
         )
     if cache.window is not None:
         limits = intersection(limits, Window(cache.window, m))
     answer: Partial | None = None
     batch = tuple(query.shape[:-2])
     for start, key, value in cache.filled():
-        place = Place(0, n, start, key.shape[-2], n, m)
-        own = placed(limits, place, batch, query.device)
-        if isinstance(own, Nowhere):
+        page = Shard(0, n, start, key.shape[-2], n, m)
+        visible = mask_of_shard(limits, page, batch, query.device)
+        if isinstance(visible, NothingVisible):
             continue
-        added = [PlacedBias(bias, place) for bias in biases if isinstance(bias, PositionBias)]
-        found = Partial(
-            *attend_per_head(
-                pooling.attend_partial,
-                similarity,
-                query,
-                key,
-                value,
-                mask=intersection(own, *added),
-            )
+        added = [ShardBias(bias, page) for bias in biases if isinstance(bias, PositionBias)]
+        options = {"mask": intersection(visible, *added)}
+        partial = Partial(
+            *attend_per_head(pooling.attend_partial, similarity, query, key, value, **options)
         )
-        answer = found if answer is None else answer.merge(found)
+        answer = partial if answer is None else answer.merge(partial)
     if answer is None:
         return query.new_zeros(*batch, n, next(cache.filled()).value.shape[-1])
     return answer.answer

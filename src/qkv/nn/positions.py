@@ -1,4 +1,4 @@
-"""Where a token stands, told to layers that would not know."""
+"""Positional encodings: sinusoidal, learned and rotary."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Learned(nn.Module):
         if stop > len(self.weight):
             raise ValueError(
                 f"x must end at position {len(self.weight)} at the latest, "
-                f"as many as Learned knows; got {stop}"
+                f"the number of positions learned; got {stop}"
             )
         return x + self.weight[start:stop]
 
@@ -56,9 +56,9 @@ class Learned(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Queries and keys turned by their position, so that qᵀk depends on i − j alone.
+    """Queries and keys rotated by their position, so that qᵀk depends on i − j alone.
 
-    Pair j of the dimensions of a token at position i is turned by the angle i / base^(2j/d). Pairs
+    Pair j of the dimensions of a token at position i is rotated by the angle i / base^(2j/d). Pairs
     are (j, j + d/2), or neighbours (2j, 2j + 1) where ``interleaved=True``.
     """
 
@@ -76,10 +76,10 @@ class Rotary(nn.Module):
             left, right = x[..., 0::2], x[..., 1::2]
         else:
             left, right = x.chunk(2, dim=-1)
-        turned = left * cos - right * sin, right * cos + left * sin
+        rotated = left * cos - right * sin, right * cos + left * sin
         if self.interleaved:
-            return torch.stack(turned, dim=-1).flatten(-2)
-        return torch.cat(turned, dim=-1)
+            return torch.stack(rotated, dim=-1).flatten(-2)
+        return torch.cat(rotated, dim=-1)
 
     def extra_repr(self) -> str:
         return f"base={self.base}, interleaved={self.interleaved}"

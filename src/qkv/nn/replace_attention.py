@@ -60,9 +60,11 @@ def swap(
         for name, child in parent._modules.items():
             if type(child) is nn.MultiheadAttention:
                 if child not in swapped:
-                    own = _mask_of(f"{path}.{name}" if path else name, mask)
-                    swapped[child] = _swapped(child, similarity, own)
-                    swapped[child].mask_in_self_attention_only = own is mask and _by_position(own)
+                    layer_mask = _mask_of(f"{path}.{name}" if path else name, mask)
+                    swapped[child] = _swapped(child, similarity, layer_mask)
+                    swapped[child].mask_in_self_attention_only = (
+                        layer_mask is mask and _by_position(layer_mask)
+                    )
                 parent._modules[name] = swapped[child]
         if isinstance(parent, nn.TransformerEncoder):
             # Else, in eval mode, it packs padded batches into a tensor only its own kernels read.
@@ -73,7 +75,9 @@ def swap(
 def _mask_of(path: str, mask: MaskLike | Mapping[str, MaskLike] | None) -> MaskLike | None:
     if not isinstance(mask, Mapping):
         return mask
-    return next((own for pattern, own in mask.items() if fnmatchcase(path, pattern)), None)
+    return next(
+        (layer_mask for pattern, layer_mask in mask.items() if fnmatchcase(path, pattern)), None
+    )
 
 
 def _by_position(mask: MaskLike | None) -> bool:

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.mask import Allowed, Bias, Causal, Mask, Tile, intersection
 from qkv.nn.errors import InputError, MaskTypeError
+
+
+class TorchMasks(NamedTuple):
+    """What a call of a layer says of masks in torch's dialect."""
+
+    attn_mask: Tensor | None
+    key_padding_mask: Tensor | None
+    is_causal: bool
+
+    @property
+    def given(self) -> bool:
+        """Whether it says anything."""
+        return self.attn_mask is not None or self.key_padding_mask is not None or self.is_causal
+
+    def over(self, batch: tuple[int, int], n: int, m: int) -> Mask | None:
+        """What they mean together over (batch, heads, n, m)."""
+        padding = self.key_padding_mask
+        if padding is not None and padding.ndim == 1:  # of a call without a batch
+            padding = padding.unsqueeze(0)
+        return from_torch(self.attn_mask, padding, self.is_causal, batch, n, m)
 
 
 def from_torch(

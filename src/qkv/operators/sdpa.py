@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv import cost
+from qkv.broadcast import query_rows
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import relative
@@ -204,9 +205,7 @@ def _kernel_mask(problem: Problem, tile: Tile, dtype: torch.dtype) -> Tensor:
     """The mask of some queries as the kernel wants it: two axes, or four."""
     added = None
     if problem.bias is not None:
-        added = problem.bias
-        if added.shape[-2] != 1:
-            added = added[..., tile.start : tile.stop, :]
+        added = query_rows(problem.bias, tile.start, tile.stop)
     if problem.position_bias is not None:
         by_position = problem.position_bias.scores(tile)
         added = by_position if added is None else added + by_position
@@ -311,9 +310,8 @@ def _formula(mask: Tensor | None, causal: bool, scale: float) -> TileFunction:
     """What the kernel computes, as a formula for some queries at a time."""
 
     def tile(start: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor]:
-        own, stop = mask, start + query.shape[-2]
-        if mask is not None and mask.shape[-2] != 1:
-            own = mask[..., start:stop, :]
+        stop = start + query.shape[-2]
+        own = None if mask is None else query_rows(mask, start, stop)
         if causal:
             keys = torch.arange(key.shape[-2], device=key.device)
             own = torch.where(keys <= keys[start:stop].unsqueeze(-1), 0.0, -torch.inf)

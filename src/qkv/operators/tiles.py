@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from qkv.autograd_leaves import leaves_behind
 from qkv.memory import keep_freed_pages
 from qkv.tracing import in_forward_mode, in_transform, sizes_are_known
 
@@ -174,18 +175,3 @@ def _hidden_leaves(job: Job, tensors: Sequence[Tensor]) -> list[Tensor]:
         detached = [tensor.detach() for tensor in tensors]
         outputs = job.function(0, *job.arguments(detached, 0, 1))
     return leaves_behind(outputs)
-
-
-def leaves_behind(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """The leaves that some results were computed from, in an order that their graph decides."""
-    pending = [out.grad_fn for out in outputs if out.grad_fn is not None]
-    seen, leaves = set(pending), []
-    while pending:
-        node = pending.pop()
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
-    return leaves

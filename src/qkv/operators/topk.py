@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv import cost
+from qkv.broadcast import query_rows
 from qkv.mask import Mask
 from qkv.memory import TILE_BYTES, readable
 from qkv.normalize import normalize
@@ -110,8 +111,7 @@ def _places(problem: Problem, k: int, rest: Mask | None) -> Tensor:
         stop = start + query.shape[-2]
         scores = problem.similarity.log_score(query, problem.key)
         if problem.bias is not None:
-            bias = problem.bias if problem.bias.shape[-2] == 1 else problem.bias[..., start:stop, :]
-            scores = scores + bias.to(scores.dtype)
+            scores = scores + query_rows(problem.bias, start, stop).to(scores.dtype)
         if problem.position_bias is not None:
             by_position = problem.position_bias.scores(problem.tile(start, stop))
             scores = scores + by_position.to(scores.dtype)

@@ -118,10 +118,10 @@ class Call:
         self._check_unchanged()
         chosen = self.pick("heads", heads, self.head_count)
         parts = [self._weights(run, chosen) for run in _runs(self.pick("rows", rows, self.n))]
-        found = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+        weights = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
         for _ in range(2 - len(self.batch)):
-            found = found.unsqueeze(-3)  # one head, and, before it, a batch of one
-        return found
+            weights = weights.unsqueeze(-3)  # one head, and, before it, a batch of one
+        return weights
 
     def top(self, k: int, rows: Pick | None = None, heads: Pick | None = None) -> Top:
         """The `k` heaviest weights of each row, a tile of rows at a time: linear in memory."""
@@ -132,10 +132,10 @@ class Call:
         entries = self.batch[0] if len(self.batch) > 1 else 1
         size = max(1, TILE_BYTES // max(1, 4 * self.m * len(chosen) * entries))
         tiles = [wanted[start : start + size] for start in range(0, len(wanted), size)] or [[]]
-        found = [self.weights(tile, chosen).topk(k) for tile in tiles]
+        heaviest = [self.weights(tile, chosen).topk(k) for tile in tiles]
         return Top(
-            torch.cat([values for values, _ in found], dim=-2),
-            torch.cat([keys for _, keys in found], dim=-2),
+            torch.cat([values for values, _ in heaviest], dim=-2),
+            torch.cat([keys for _, keys in heaviest], dim=-2),
         )
 
     @cached_property
@@ -148,13 +148,13 @@ class Call:
         self._check_unchanged()
         everyone = range(self.head_count)
         parts = [
-            pooling.attend_partial(query, key, key, similarity=own, mask=mask).log_total
-            for query, key, own, mask in self._parts(list(everyone))
+            pooling.attend_partial(query, key, key, similarity=similarity, mask=mask).log_total
+            for query, key, similarity, mask in self._parts(list(everyone))
         ]
-        found = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+        log_total = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
         for _ in range(2 - len(self.batch)):
-            found = found.unsqueeze(-2)
-        return found
+            log_total = log_total.unsqueeze(-2)
+        return log_total
 
     def pick(self, name: str, chosen: Pick | None, size: int) -> list[int]:
         """The rows or heads that `chosen` names, or else those of the recording."""
@@ -164,8 +164,8 @@ class Call:
     @torch.no_grad()
     def _weights(self, rows: slice, heads: list[int]) -> Tensor:
         parts = [
-            pooling.weights(query, key, similarity=own, mask=mask, rows=rows)
-            for query, key, own, mask in self._parts(heads)
+            pooling.weights(query, key, similarity=similarity, mask=mask, rows=rows)
+            for query, key, similarity, mask in self._parts(heads)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-3)
 
@@ -180,11 +180,13 @@ class Call:
             return
         batch, axis = self.batch, len(self.batch) - 1
         for head in heads:
-            own: Any = self.similarity
-            one_each = isinstance(own, PerHead)
-            own = own[head] if one_each else own.narrow(axis, head, head + 1, batch)
+            similarity: Any = self.similarity
+            one_each = isinstance(similarity, PerHead)
+            similarity = (
+                similarity[head] if one_each else similarity.narrow(axis, head, head + 1, batch)
+            )
             mask = self.mask and self.mask.narrow(axis, head, head + 1, batch)
-            yield _head(query, head), _head(key, head // self.groups), own, mask
+            yield _head(query, head), _head(key, head // self.groups), similarity, mask
 
     def _check_unchanged(self) -> None:
         for kept in self._kept:  # type: ignore[attr-defined]
@@ -264,12 +266,12 @@ class Calls(Sequence[Call]):
         """
         if not self._calls:
             raise ValueError("no attention was recorded: did the model run inside `with`?")
-        found = [call.weights() for call in self._calls]
-        shapes = {tuple(weights.shape[1:]) for weights in found}
+        every = [call.weights() for call in self._calls]
+        shapes = {tuple(weights.shape[1:]) for weights in every}
         if len(shapes) > 1:
             sizes = ", ".join(map(str, sorted(shapes)))
             raise ValueError(f"only calls of one size can be stacked; got {sizes}")
-        return torch.stack([weights[entry] for weights in found])
+        return torch.stack([weights[entry] for weights in every])
 
     def __repr__(self) -> str:
         return "\n".join(["Calls:", *(f"  {call!r}" for call in self._calls)])

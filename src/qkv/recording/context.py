@@ -42,7 +42,7 @@ def record(
 
     qkv's layers, torch's, ``scaled_dot_product_attention``, FlexAttention, Hugging Face models
     under any of these and attention that is written out as softmax(q kᵀ) are caught. The model
-    computes what it always does, by its fused kernels; kept are queries, keys and masks, and
+    computes what it always does, by its fused kernels; queries, keys and masks are kept, and
     weights are computed when they are asked for. Of formulas that are not understood the weights
     are kept. A compiled model runs uncompiled meanwhile.
 
@@ -109,7 +109,7 @@ class _Recording:
             if threading.get_ident() == self._thread:
                 nothing = heard_before.pop() == self._heard
                 if nothing and output is not None:
-                    self.miss(f"{type(module).__name__} ran and asked for nothing that is known")
+                    self.miss(f"{type(module).__name__} ran without a recognised attention call")
 
         undo.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
         undo.callback(module.register_forward_hook(leave, always_call=True).remove)
@@ -150,9 +150,9 @@ class _Recording:
         if name is None:
             return
         self._heard += 1
-        found = Missed(name, reason)
-        if found not in self.calls.missed:
-            self.calls.missed.append(found)
+        missed = Missed(name, reason)
+        if missed not in self.calls.missed:
+            self.calls.missed.append(missed)
 
 
 def _check(layers: Layers | None) -> None:

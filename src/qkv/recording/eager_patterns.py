@@ -21,10 +21,10 @@ from qkv.recording.einsum import of_einsum
 from qkv.similarity import FromCallable, ScaledDot, Similarity
 
 #: In place of a cap: scores went through tanh, and the cap that multiplies them is yet to come.
-_BENT = 0.0
+_CAP_TO_COME = 0.0
 
 #: A score replaced by no more than this may not attend; models write −10,000 to −inf.
-_NEVER = -1e4
+_HIDDEN_BELOW = -1e4
 
 _PRODUCTS = {"matmul", "bmm", "__matmul__"}
 _FACTORS = {"mul", "mul_", "multiply", "__mul__", "__rmul__"}
@@ -125,8 +125,8 @@ class EagerPatterns:
         scores, axis = _softmax(function, args, kwargs)
         if scores is None or axis != scores.ndim - 1:
             return None
-        found = self._origin(scores)
-        return None if found is None or found.cap == _BENT else found
+        origin = self._origin(scores)
+        return None if origin is None or origin.cap == _CAP_TO_COME else origin
 
     def weights(
         self,
@@ -138,10 +138,10 @@ class EagerPatterns:
         """The weights that this call made of a product of tokens, in whatever way; else None."""
         scores, axis = _softmax(function, args, kwargs)
         if scores is not None and axis >= scores.ndim - 2:
-            found: Tensor = result.exp() if function.__name__ == "log_softmax" else result
-            found = found if axis == scores.ndim - 1 else found.mT
+            weights: Tensor = result.exp() if function.__name__ == "log_softmax" else result
+            weights = weights if axis == scores.ndim - 1 else weights.mT
             # Axes may have been moved about; where they are no longer told apart, none are.
-            return found if found.shape[-2] in self._queries((scores,)) else None
+            return weights if weights.shape[-2] in self._queries((scores,)) else None
         if getattr(function, "__name__", "") in _DIVISORS and len(args) == 2:  # exp(s) / its sum
             total = self._totals.get(args[1]) if isinstance(args[1], Tensor) else None
             if total is not None and total() is args[0] and args[1].shape[-1] == 1:
@@ -162,11 +162,11 @@ class EagerPatterns:
     def _queries(self, args: tuple[Any, ...]) -> set[int]:
         """How many queries the products among these arguments had; empty: there are none."""
         several = args[0] if args and isinstance(args[0], (tuple, list)) else args[:3]
-        found: set[int] = set()
+        counts: set[int] = set()
         for each in several:
             if isinstance(each, Tensor):
-                found |= self._derived.get(each, set())
-        return found
+                counts |= self._derived.get(each, set())
+        return counts
 
     def _origin(self, scores: Any) -> Scores | None:
         if not isinstance(scores, Tensor):
@@ -205,10 +205,10 @@ def _changed(scores: Scores, name: str, others: tuple[Any, ...]) -> Scores | Non
     if name in _COPIES:
         return scores
     if name == "tanh" and scores.mask is None and scores.cap is None:
-        return scores._replace(cap=_BENT)
+        return scores._replace(cap=_CAP_TO_COME)
     if name in _SUMS and isinstance(others[0], Tensor) and others[0].is_floating_point():
         return _masked(scores, Bias(others[0].detach()))
-    if name in ("masked_fill", "masked_fill_") and _never(others[1]):
+    if name in ("masked_fill", "masked_fill_") and _hides(others[1]):
         return _masked(scores, Allowed(~others[0]))
     if name in _FACTORS or name in _DIVISORS:
         return _scaled(scores, others[0], name in _DIVISORS)
@@ -275,7 +275,7 @@ def _scaled(scores: Scores, by: Any, divided: bool) -> Scores | None:
     factor = 1 / by if divided else float(by)
     if scores.cap is None:
         return scores._replace(scale=scores.scale * factor)
-    if scores.cap == _BENT:  # tanh(s) · cap is cap · tanh(s · cap / cap)
+    if scores.cap == _CAP_TO_COME:  # tanh(s) · cap is cap · tanh(s · cap / cap)
         return scores._replace(scale=scores.scale * factor, cap=factor)
     return None
 
@@ -288,16 +288,20 @@ def _scaled_by_row(scores: Scores, by: Tensor, divided: bool) -> Scores | None:
 
 
 def _masked(scores: Scores, mask: Mask) -> Scores | None:
-    return None if scores.cap == _BENT else scores._replace(mask=intersection(scores.mask, mask))
+    return (
+        None
+        if scores.cap == _CAP_TO_COME
+        else scores._replace(mask=intersection(scores.mask, mask))
+    )
 
 
 def _chosen(condition: Any, other: Any, scores: Scores | None) -> Scores | None:
-    if scores is None or not isinstance(condition, Tensor) or not _never(other):
+    if scores is None or not isinstance(condition, Tensor) or not _hides(other):
         return None
     return _masked(scores, Allowed(condition))
 
 
-def _never(score: Any) -> bool:
+def _hides(score: Any) -> bool:
     if isinstance(score, Tensor):
-        return score.ndim == 0 and score.item() <= _NEVER
-    return isinstance(score, (int, float)) and score <= _NEVER
+        return score.ndim == 0 and score.item() <= _HIDDEN_BELOW
+    return isinstance(score, (int, float)) and score <= _HIDDEN_BELOW

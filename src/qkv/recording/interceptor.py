@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from qkv import pooling
 from qkv.mask import Causal, CausalFromStart, Mask, MaskLike, as_mask, intersection
 from qkv.nn.heads import PerHead, attend_per_head
-from qkv.nn.torch_masks import from_torch
+from qkv.nn.torch_masks import TorchMasks
 from qkv.recording.eager_patterns import EagerPatterns, square_softmax
 from qkv.recording.flex import is_flex_attention
 from qkv.recording.flex import read as read_flex
@@ -46,8 +47,8 @@ class Interceptor(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._tell, self._missed = tell, missed
-        self._written_out = EagerPatterns()
-        self._layer: _TorchLayer | None = None
+        self._patterns = EagerPatterns()
+        self._layer: _TorchLayerCall | None = None
 
     def __torch_function__(
         self,
@@ -57,7 +58,7 @@ class Interceptor(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if _of_no_use():
+        if _nothing_to_record():
             return func(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             return self._torch_layer(*args, **kwargs)
@@ -65,43 +66,47 @@ class Interceptor(TorchFunctionMode):
             asked: CallArguments | None = CallArguments(*read_flex(*args, **kwargs))
         elif func in _READERS:
             asked = _READERS[func](*args, **kwargs)
-        elif not self._written_out.concerns(func):
+        elif not self._patterns.concerns(func):
             return func(*args, **kwargs)
         else:
             asked = None
         if asked is None:
-            asked = self._written(func, args, kwargs)
+            asked = self._scores_of(func, args, kwargs)
         result = func(*args, **kwargs)
         if asked is not None:
             self._tell(self._layer.completed(asked) if self._layer else asked)
         else:
-            self._look(func, args, kwargs, result)
-        self._written_out.follow(func, args, kwargs, result)
+            self._record_weights(func, args, kwargs, result)
+        self._patterns.follow(func, args, kwargs, result)
         return result
 
-    def _look(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _record_weights(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """What is not understood: the weights themselves, or a word that something was missed."""
-        weights = self._written_out.weights(func, args, kwargs, result)
+        weights = self._patterns.weights(func, args, kwargs, result)
         if weights is not None:
             self._tell(weights)
             return
-        moved = self._written_out.comes_from_a_product(func, args, kwargs)
+        moved = self._patterns.comes_from_a_product(func, args, kwargs)
         square = square_softmax(func, args, kwargs)
         if moved is not None:
-            self._missed(f"a softmax over {moved} in which queries are not told from keys")
+            self._missed(f"a softmax over {moved} whose query and key axes cannot be told apart")
         elif square is not None:
-            self._missed(f"a softmax over {square} that is no product of tokens")
+            self._missed(f"a softmax over {square} that is not a product of queries and keys")
 
-    def _written(
+    def _scores_of(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> CallArguments | None:
-        scores = self._written_out.ended(func, args, kwargs)
+        scores = self._patterns.ended(func, args, kwargs)
         if scores is None:
             return None
         return CallArguments(scores.query, scores.key, scores.similarity, scores.mask)
 
     def _torch_layer(self, *args: Any, **kwargs: Any) -> Any:
-        outer, self._layer = self._layer, _TorchLayer.of(*args, **kwargs)
+        call = _LAYER_SIGNATURE.bind(*args, **kwargs)
+        call.apply_defaults()
+        outer, self._layer = self._layer, _TorchLayerCall.of(call.arguments)
         try:
             with self:
                 return _LAYER_BODY(*args, **kwargs)
@@ -109,7 +114,7 @@ class Interceptor(TorchFunctionMode):
             self._layer = outer
 
 
-class _TorchLayer(NamedTuple):
+class _TorchLayerCall(NamedTuple):
     """What torch's multi-head layer was told, where its inner steps no longer say it."""
 
     heads: int
@@ -117,35 +122,18 @@ class _TorchLayer(NamedTuple):
     as_told: bool  # whether `mask` is over the keys that are attended to
 
     @classmethod
-    def of(
-        cls,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        embed_dim_to_check: int,
-        num_heads: int,
-        in_proj_weight: Tensor | None,
-        in_proj_bias: Tensor | None,
-        bias_k: Tensor | None,
-        bias_v: Tensor | None,
-        add_zero_attn: bool,
-        *rest: Any,
-        key_padding_mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-        is_causal: bool = False,
-        **options: Any,
-    ) -> _TorchLayer:
-        if bias_k is not None or add_zero_attn:
-            return cls(num_heads, None, as_told=False)
-        batch = 1 if query.ndim == 2 else query.shape[1]
-        if query.ndim == 2 and key_padding_mask is not None:
-            key_padding_mask = key_padding_mask.unsqueeze(0)
+    def of(cls, call: Mapping[str, Any]) -> _TorchLayerCall:
+        """Of a call of torch's function for the layer, its arguments by name."""
+        query, heads, attn_mask = call["query"], call["num_heads"], call["attn_mask"]
+        if call["bias_k"] is not None or call["add_zero_attn"]:
+            return cls(heads, None, as_told=False)
         # Not the mask the layer makes of both, which is as large as all heads' weights.
-        told = None
-        if attn_mask is not None or key_padding_mask is not None:
-            sizes = query.shape[0], key.shape[0]
-            told = from_torch(attn_mask, key_padding_mask, is_causal, (batch, num_heads), *sizes)
-        return cls(num_heads, told, as_told=True)
+        masks = TorchMasks(attn_mask, call["key_padding_mask"], call["is_causal"])
+        if attn_mask is None and masks.key_padding_mask is None:
+            return cls(heads, None, as_told=True)
+        batch = 1 if query.ndim == 2 else query.shape[1]
+        mask = masks.over((batch, heads), query.shape[0], call["key"].shape[0])
+        return cls(heads, mask, as_told=True)
 
     def completed(self, asked: CallArguments) -> CallArguments:
         """(batch · heads, n, d) as (batch, heads, n, d), under the mask that was given."""
@@ -164,7 +152,7 @@ def _by_head(mask: Mask | None, heads: int) -> Mask | None:
     return intersection(*split)
 
 
-def _of_no_use() -> bool:
+def _nothing_to_record() -> bool:
     """Inside function transforms there are no numbers to keep; in a backward pass, attention is
     only computed again."""
     return in_transform() or torch._C._current_graph_task_id() != -1
@@ -201,8 +189,8 @@ def _read_attend(
     return CallArguments(query, key, as_similarity(similarity), chosen)
 
 
-def _read_ask(
-    question: Callable[..., Any],
+def _read_attend_per_head(
+    attend: Callable[..., Any],
     similarity: Similarity | PerHead,
     query: Tensor,
     key: Tensor,
@@ -218,8 +206,10 @@ _READERS: dict[Any, Callable[..., CallArguments]] = {
     F.scaled_dot_product_attention: _read_sdpa,
     pooling.attend: _read_attend,
     attend_with_weights: _read_attend,
-    attend_per_head: _read_ask,
+    attend_per_head: _read_attend_per_head,
 }
+
+_LAYER_SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 # torch's layer hands itself over as a whole to whoever watches functions. Its body under globals in
 # which nobody watches runs on, and lets its steps be seen.

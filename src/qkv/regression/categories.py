@@ -9,11 +9,13 @@ average, so it takes no part in telling them apart.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from qkv.regression.training_data import Array, Codes
+Array: TypeAlias = npt.NDArray[np.float64]
+Codes: TypeAlias = npt.NDArray[np.int64]
 
 UNSEEN, MISSING = -1, -2  # codes beside the places of known categories
 

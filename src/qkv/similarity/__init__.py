@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
+from qkv.similarity import algebra as algebra
 from qkv.similarity.additive import Additive as Additive
 from qkv.similarity.base import DotForm as DotForm
 from qkv.similarity.base import FromCallable as FromCallable

@@ -176,7 +176,7 @@ def _membership(name: str, words: Sequence[int | None], tokens: int, like: Tenso
     if len(words) != tokens:
         raise ValueError(f"{name} must name a word for each of {tokens} tokens; got {len(words)}")
     numbers = sorted({word for word in words if word is not None})
-    if not numbers or numbers != list(range(len(numbers))):
+    if numbers != list(range(len(numbers))) or (tokens > 0 and not numbers):
         raise ValueError(f"{name} must number the words 0, 1, 2 and so on; got {list(words)}")
     members = like.new_zeros(tokens, len(numbers))
     for token, word in enumerate(words):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from qkv.atomic_write import replacing_folder
+from qkv.user_cache import user_cache
 from qkv.words.reading import Block
 from qkv.words.vectors import Vectors, WordVectors
 
@@ -22,12 +21,7 @@ def place(path: Path) -> Path:
     status = path.stat()
     state = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
     digest = hashlib.sha256(state.encode()).hexdigest()[:16]
-    return _directory() / f"{path.name}-{digest}"
-
-
-def _directory() -> Path:
-    chosen = os.environ.get("XDG_CACHE_HOME")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "qkv" / "words"
+    return user_cache() / "words" / f"{path.name}-{digest}"
 
 
 def opened(directory: Path) -> WordVectors | None:
@@ -49,14 +43,8 @@ def mapped(path: Path) -> Vectors:
 def keep(directory: Path, blocks: Iterator[Block]) -> None:
     """Write the vectors there, block by block; an interrupted write leaves nothing behind."""
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    half = Path(tempfile.mkdtemp(prefix=".half-", dir=directory.parent))
-    try:
-        _write(half, blocks)
-        if directory.exists():  # another process was quicker, or what is there is not whole
-            shutil.rmtree(directory)
-        half.replace(directory)
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
+    with replacing_folder(directory) as unfinished:
+        _write(unfinished, blocks)
 
 
 def _write(directory: Path, blocks: Iterator[Block]) -> None:

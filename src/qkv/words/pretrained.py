@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 from torch import Tensor, nn
 
-from qkv.nn.encoder import AttentionOptions, Embedding, Encoder, EncoderLayer
-from qkv.nn.positions import Learned
+from qkv.nn import AttentionOptions, Embedding, Encoder, EncoderLayer, Learned
 from qkv.optional_dependencies import require
 from qkv.words.verified_files import installed
 

@@ -8,7 +8,8 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
-from qkv.similarity.algebra.heads import check_heads, narrow_heads, over_heads
+from qkv.broadcast import batch_entries
+from qkv.similarity.algebra.heads import check_heads, over_heads
 from qkv.similarity.base import (
     DotForm,
     FusedForm,
@@ -159,7 +160,7 @@ class Scaled(_Changed):
             return self
         factor = self.factor
         if isinstance(factor, Tensor):
-            factor = narrow_heads(factor, axis, start, stop, batch)
+            factor = batch_entries(factor, axis, start, stop, batch, trailing=0)
         return Scaled(self.base.narrow(axis, start, stop, batch), factor)
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -243,7 +244,7 @@ class Tempered(_Changed):
         like = torch.empty((), dtype=torch.float64)
         whole = self.temperature(like)
         assert isinstance(whole, Tensor)
-        return Scaled(base, 1 / narrow_heads(whole, axis, start, stop, batch))
+        return Scaled(base, 1 / batch_entries(whole, axis, start, stop, batch, trailing=0))
 
     def tensors(self) -> tuple[Tensor, ...]:
         return *self.temperature.tensors(), *super().tensors()

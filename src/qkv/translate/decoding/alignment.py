@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
+
+from qkv.visualization import summary
 
 
 class Alignment(NamedTuple):
@@ -24,23 +25,20 @@ def merged(
 ) -> Alignment:
     """The alignment of words, where each piece belongs to the word of this number.
 
-    A word is looked at as much as its pieces together; it looks as its pieces do on average. So
-    rows still sum to 1.
+    A word is looked at as much as its pieces together; it looks as its pieces do on average, see
+    :func:`qkv.summary.merge`.
     """
-    source = _labels(alignment.source, source_words, join_source)
-    target = _labels(alignment.target, target_words, join_target)
-    columns = torch.zeros(len(alignment.source), len(source), dtype=alignment.weights.dtype)
-    columns[torch.arange(len(source_words)), torch.tensor(source_words, dtype=torch.long)] = 1.0
-    rows = torch.zeros(len(target), len(alignment.target), dtype=alignment.weights.dtype)
-    rows[torch.tensor(target_words, dtype=torch.long), torch.arange(len(target_words))] = 1.0
-    rows = rows / rows.sum(1, keepdim=True)
-    return Alignment(source, target, rows @ alignment.weights @ columns)
+    return Alignment(
+        _labels(alignment.source, source_words, join_source),
+        _labels(alignment.target, target_words, join_target),
+        summary.merge(alignment.weights, target_words, source_words),
+    )
 
 
 def _labels(
     pieces: Sequence[str], words: Sequence[int], join: Callable[[Sequence[str]], str]
 ) -> list[str]:
-    found: list[list[str]] = [[] for _ in range(max(words, default=-1) + 1)]
+    pieces_of: list[list[str]] = [[] for _ in range(max(words, default=-1) + 1)]
     for piece, word in zip(pieces, words, strict=True):
-        found[word].append(piece)
-    return [join(parts) for parts in found]
+        pieces_of[word].append(piece)
+    return [join(parts) for parts in pieces_of]

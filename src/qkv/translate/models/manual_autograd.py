@@ -8,7 +8,7 @@ autograd adds up one for each step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from qkv.similarity import Additive
 from qkv.translate.models.cells import Cell
+from qkv.translate.models.encoder_memory import EncoderMemory
 from qkv.translate.models.gru import Gates
-
-if TYPE_CHECKING:
-    from qkv.translate.models.recurrent import EncoderMemory
 
 
 def read_both_ways(encoder: nn.GRU, embedded: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

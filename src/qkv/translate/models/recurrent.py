@@ -15,6 +15,7 @@ from qkv.translate.data.vocabulary import PAD
 from qkv.translate.models.base import Model, Step
 from qkv.translate.models.cells import Cell, cell_of
 from qkv.translate.models.dropout import Dropout
+from qkv.translate.models.encoder_memory import EncoderMemory
 from qkv.translate.models.manual_autograd import decode, read_both_ways
 from qkv.translate.models.readout import readout_of
 
@@ -60,18 +61,6 @@ class RNNConfig:
         if self.features is not None:
             return self.features
         return self.embedding if self.tied else max(1, self.hidden // 2)
-
-
-class EncoderMemory(NamedTuple):
-    """What the decoder looks at: the encoder's states, made ready to be compared."""
-
-    key: Tensor  # (batch, s, p), prepared by the similarity
-    mapped: Tensor  # (batch, s, g): the values, as the cell and the readout take them
-    allowed: Tensor  # (batch, 1, s)
-    summary: Tensor  # (batch, c): the last state of either direction
-
-    def select(self, sentences: Tensor) -> EncoderMemory:
-        return EncoderMemory(*(part[sentences] for part in self))
 
 
 class DecoderState(NamedTuple):

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import qkv
+from qkv import __version__
+from qkv.atomic_write import replacing
 from qkv.optional_dependencies import require
 from qkv.translate.data import vocabulary
 from qkv.translate.decoding.interpreter import Interpreter
@@ -58,7 +59,7 @@ class Checkpoint:
         config = {
             "format": FORMAT,
             "version": VERSION,
-            "made by": f"qkv {qkv.__version__}",
+            "made by": f"qkv {__version__}",
             "model": interpreter.model.to_json(),
             "normalization": interpreter.form,
             **facts,
@@ -173,15 +174,10 @@ def check_fit(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) ->
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all."""
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with half.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+    with replacing(path) as unfinished, unfinished.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())  # config.json must not reach the disk before what it names
 
 
 def _read_json(path: Path) -> Any:

@@ -1,0 +1,18 @@
+"""Where files are kept between one use and the next, for this user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+
+
+def user_cache() -> Path:
+    """The user's directory for caches of qkv, which need not exist yet.
+
+    RuntimeError where the user has no home directory.
+    """
+    directory = platformdirs.user_cache_path("qkv", appauthor=False)
+    if not directory.is_absolute():
+        raise RuntimeError("there is no home directory to keep a cache in; set XDG_CACHE_HOME")
+    return directory
