@@ -12,6 +12,7 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; it takes the place of `path` once the block is done."""
     half = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    half.unlink(missing_ok=True)  # it may be a link to somewhere else, in a folder that came so
     try:
         yield half
         half.replace(path)

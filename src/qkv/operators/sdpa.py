@@ -22,6 +22,7 @@ from qkv.operators.aten_flash import (
     FEW_KEYS,
     FLASH,
     FLASH_BACKWARD,
+    HALF,
     flash,
     four_axes,
     plain_attention,
@@ -247,8 +248,10 @@ def _kernel(
     differentiable = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
-    few = not torch.compiler.is_compiling() and key.shape[-2] < FEW_KEYS
-    if (differentiable or few) and FLASH is not None and query.is_cpu and can_read_values(query):
+    hides = query.dtype in HALF or (  # what is not finite, see there
+        not torch.compiler.is_compiling() and key.shape[-2] < FEW_KEYS
+    )
+    if (differentiable or hides) and FLASH is not None and query.is_cpu and can_read_values(query):
         out = _TwiceDifferentiable.apply(  # type: ignore[no-untyped-call]
             query, key, value, mask, causal, scale
         )

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv.atomic_write import replacing
 from qkv.optional_dependencies import require
 from qkv.translate.data import vocabulary
 from qkv.translate.decoding.interpreter import Interpreter
@@ -92,11 +93,14 @@ class Checkpoint:
             weights = self.tensors(self.config[which]["weights"])
             path = self.folder / self.config[which]["weights"]
             sizes = self.config["model"], len(source), len(target)
+            layers = self.config["model"].get("layers", 0)
+            if layers > len(weights):
+                raise ValueError(f"{path} has {len(weights)} tensors, too few for {layers:,} layers")
             with torch.device("meta"):  # sizes may be absurd: nothing is made that has no weights
                 check_fit(model_of(*sizes), weights, path)
             model = model_of(*sizes)
             form = self.config["normalization"]
-        except (KeyError, TypeError, RuntimeError, OverflowError) as error:
+        except (AttributeError, KeyError, TypeError, RuntimeError, OverflowError) as error:
             reason = str(error)[:200]
             raise ValueError(
                 f"{self.folder} is incomplete: {reason} is missing or wrong"
@@ -107,13 +111,16 @@ class Checkpoint:
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of one of the checkpoint's files."""
         path = self.folder / Path(name).name  # a name, never a way out of the folder
-        if path.exists() and not path.is_file():
-            raise ValueError(f"{self.folder} is incomplete: {path.name!r} is no file")
         safetensors = require("safetensors", "translate")
         try:
+            if path.exists() and not path.is_file():
+                raise ValueError(f"{self.folder} is incomplete: {path.name!r} is no file")
             return require("safetensors.torch", "translate").load_file(path)  # type: ignore[no-any-return]
         except FileNotFoundError:
             raise ValueError(f"{self.folder} is incomplete: {path.name} is missing") from None
+        except OSError as error:  # such as a name that no file may have
+            reason = f"{path.name[:80]!r} cannot be read: {error.strerror}"
+            raise ValueError(f"{self.folder} is incomplete: {reason}") from None
         except safetensors.SafetensorError as error:
             raise ValueError(f"{path} is truncated or damaged: {error}") from error
 
@@ -173,19 +180,16 @@ def check_fit(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) ->
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all."""
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with half.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+    with replacing(path) as half, half.open("xb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _read_json(path: Path) -> Any:
     try:
+        if not path.is_file() and path.exists():  # a pipe or a device would never end
+            raise ValueError("it is no regular file")
         if path.stat().st_size > MOST_JSON:
             raise ValueError(f"it has more than {MOST_JSON >> 20} MB")
         return json.loads(path.read_text(encoding="utf-8"))
