@@ -159,7 +159,7 @@ def test_infinity_is_arithmetic_or_nan_and_never_another_number(
 ) -> None:
     similarity = ASKED[operator]
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        tolerance = {"atol": HALF[dtype], "rtol": HALF[dtype]} if dtype in HALF else {"rtol": 1e-4, "atol": 1e-6}
+        tolerance = {"rtol": HALF.get(dtype, 1e-4), "atol": HALF.get(dtype, 1e-6)}
         for asked in _masks(operator):
             for number in (torch.inf, -torch.inf):
                 tokens = _infinite(operator, dtype, where, number)

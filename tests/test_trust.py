@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,9 +20,11 @@ import torch
 from fuzz import faults
 from torch import Tensor
 from translate.toy import begun
+from typer.testing import CliRunner
 
 import qkv
 from qkv import translate, words
+from qkv.cli.app import app
 from qkv.jit import cache
 from qkv.translate.data.text import read_pairs
 
@@ -166,6 +170,41 @@ def test_formulas_of_spreadsheets_are_written_as_they_came(tmp_path: Path) -> No
     table = pa.table({"k": [1.0, 2.0], "v": ["=cmd()", "@sum"]})
     answer = qkv.Database(table, key="k", value="v").query(1.0)
     assert answer.value == "=cmd()"
+    source, out = tmp_path / "table.csv", tmp_path / "answers.csv"
+    source.write_text("k,v\n1,=cmd()\n2,@sum\n")
+    options = ["--key", "k", "--value", "v", "--json", "--out", str(out)]
+    done = CliRunner().invoke(app, ["query", str(source), *options, "1"])
+    assert done.exit_code == 0, done.output
+    [row] = csv.DictReader(out.read_text().splitlines())
+    assert row["value"] == "=cmd()"
+
+
+def test_interrupting_a_benchmark_leaves_no_traceback(tmp_path: Path) -> None:
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import qkv.benchmarks.core as core, qkv.benchmarks as benchmarks, sys, time\n"
+        "from qkv.benchmarks.measure import Figure\n"
+        "def measure():\n"
+        "    print('begun', flush=True)\n"
+        "    time.sleep(60)\n"
+        "    yield\n"
+        "core.measure = measure\n"
+        "sys.argv = ['qkv', 'bench', 'core', '--json', sys.argv[1]]\n"
+        "from qkv.__main__ import main\n"
+        "main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "figures.json")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while "begun" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert process.returncode == 130, (printed, said)
+    assert "Traceback" not in printed + said
+    assert not list(tmp_path.iterdir())  # no half of the figures
 
 
 # Faults: a few of what `make faults` does hundreds of times.
@@ -180,5 +219,6 @@ def test_nothing_half_written_is_read_again(name: str) -> None:
         for _ in range(4):
             faults.killed(faults.VICTIMS[name], rng, 0.3)
         faults.on_a_full_disk(faults.VICTIMS[name], rng)
+        faults.on_a_read_only_disk(faults.VICTIMS[name])
     finally:
         torch.set_num_threads(before)

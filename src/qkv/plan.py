@@ -33,8 +33,9 @@ class Plan:
     """How a question will be answered; print it.
 
     `flops`, `bytes` and `seconds` are estimates made from shapes: the work, the memory needed
-    beyond inputs and output, and the time, see :mod:`qkv.cost`. `rejected` says of every
-    other operator why it was passed over.
+    beyond inputs, output and their gradients, and the time, see :mod:`qkv.cost`. Memory is right
+    within a factor of two, beside some megabytes that libraries keep to work in.
+    `rejected` says of every other operator why it was passed over.
     """
 
     operator: str

@@ -17,17 +17,25 @@ from qkv.words.vectors import Vectors, WordVectors
 _VECTORS, _WORDS = "vectors.npy", "words.txt"
 
 
-def place(path: Path) -> Path:
-    """Where the vectors of this file, as it is now, are kept."""
+def place(path: Path) -> Path | None:
+    """Where the vectors of this file, as it is now, are kept; None for users without a home."""
+    directory = _directory()
+    if directory is None:
+        return None
     status = path.stat()
     state = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
     digest = hashlib.sha256(state.encode()).hexdigest()[:16]
-    return _directory() / f"{path.name}-{digest}"
+    return directory / f"{path.name}-{digest}"
 
 
-def _directory() -> Path:
+def _directory() -> Path | None:
     chosen = os.environ.get("XDG_CACHE_HOME")
-    return (Path(chosen) if chosen else Path.home() / ".cache") / "qkv" / "words"
+    if chosen:
+        return Path(chosen) / "qkv" / "words"
+    try:
+        return Path.home() / ".cache" / "qkv" / "words"
+    except RuntimeError:  # as in some containers
+        return None
 
 
 def opened(directory: Path) -> WordVectors | None:

@@ -95,7 +95,9 @@ class Checkpoint:
             sizes = self.config["model"], len(source), len(target)
             layers = self.config["model"].get("layers", 0)
             if layers > len(weights):
-                raise ValueError(f"{path} has {len(weights)} tensors, too few for {layers:,} layers")
+                raise ValueError(
+                    f"{path} has {len(weights)} tensors, too few for {layers:,} layers"
+                )
             with torch.device("meta"):  # sizes may be absurd: nothing is made that has no weights
                 check_fit(model_of(*sizes), weights, path)
             model = model_of(*sizes)
