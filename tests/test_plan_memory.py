@@ -1,4 +1,4 @@
-"""What a plan says of memory is true within a factor of two: every operator, both ways, measured."""
+"""What a plan says of memory is true within a factor of two: every operator, measured."""
 
 from __future__ import annotations
 
