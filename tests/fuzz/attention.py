@@ -184,7 +184,9 @@ class _Comparison:
         if noise is not None and found.numel() and answer.scores.numel():
             # A pair's share in a gradient is the difference of two products, known to so much.
             known = self.upstream.abs().sum(-1).max() * tokens["value"].abs().max()
-            pulls = answer.weights.detach() * (noise - 1) * known
+            # Of float64 the noise itself is often rounded to nothing.
+            signs = torch.randint(0, 2, noise.shape, generator=self.random) * 2 - 1
+            pulls = answer.weights.detach() * (self.eps * signs) * known
             loss = loss + torch.where(answer.scores.isfinite(), answer.scores, 0.0).mul(pulls).sum()
         grads = torch.autograd.grad(
             loss,
