@@ -165,6 +165,18 @@ def test_without_a_home_kernels_are_kept_all_the_same(tmp_path: Path) -> None:
     assert Path(told.stdout.strip()).is_dir()
 
 
+def test_without_a_home_vectors_are_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    (tmp_path / "vectors.txt").write_text("cat 1.0 2.0\ndog 2.0 1.0\n")
+    assert len(words.load(tmp_path / "vectors.txt").words) == 2
+
+
 def test_formulas_of_spreadsheets_are_written_as_they_came(tmp_path: Path) -> None:
     """A table is data: whoever opens it decides whether =cmd() is run; nothing of ours runs it."""
     table = pa.table({"k": [1.0, 2.0], "v": ["=cmd()", "@sum"]})

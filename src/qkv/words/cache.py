@@ -17,25 +17,22 @@ from qkv.words.vectors import Vectors, WordVectors
 _VECTORS, _WORDS = "vectors.npy", "words.txt"
 
 
-def place(path: Path) -> Path | None:
-    """Where the vectors of this file, as it is now, are kept; None for users without a home."""
-    directory = _directory()
-    if directory is None:
-        return None
+def place(path: Path) -> Path:
+    """Where the vectors of this file, as it is now, are kept; OSError for users without a home."""
     status = path.stat()
     state = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
     digest = hashlib.sha256(state.encode()).hexdigest()[:16]
-    return directory / f"{path.name}-{digest}"
+    return _directory() / f"{path.name}-{digest}"
 
 
-def _directory() -> Path | None:
+def _directory() -> Path:
     chosen = os.environ.get("XDG_CACHE_HOME")
     if chosen:
         return Path(chosen) / "qkv" / "words"
     try:
         return Path.home() / ".cache" / "qkv" / "words"
-    except RuntimeError:  # as in some containers
-        return None
+    except RuntimeError as error:  # as in some containers
+        raise FileNotFoundError(str(error)) from None
 
 
 def opened(directory: Path) -> WordVectors | None:

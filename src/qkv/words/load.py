@@ -38,7 +38,10 @@ def load(path: str | Path, *, binary: bool | None = None, cache: bool = True) ->
         cache: False keeps and looks for nothing on disk.
     """
     path = Path(path)
-    directory = disk.place(path) if cache else None
+    directory = None
+    if cache:
+        with contextlib.suppress(OSError):
+            directory = disk.place(path)
     if directory is not None:
         if (kept := disk.opened(directory)) is not None:
             return kept
