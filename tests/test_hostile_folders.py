@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -72,7 +73,7 @@ def test_what_is_no_regular_file_is_not_read(checkpoint: Path, name: str, instea
         os.mkfifo(checkpoint / name)
     else:
         (checkpoint / name).symlink_to("/dev/zero" if instead == "device" else name)
-    with pytest.raises(ValueError, match=r"no checkpoint|no regular file|incomplete|damaged"):
+    with pytest.raises(ValueError, match=r"no checkpoint|regular|incomplete|cannot be read"):
         translate.load(checkpoint)
 
 
@@ -83,9 +84,9 @@ def test_nothing_is_written_through_a_link(checkpoint: Path, tmp_path: Path) -> 
     opened = Checkpoint.open(checkpoint)
     model = opened.interpreter().model
     for name in ("weights-2.safetensors", "training-2.safetensors", "config.json"):
-        with replacing(checkpoint / name) as half:  # where the next save writes first
-            pass_through = half
-        pass_through.symlink_to(secret)
+        with contextlib.suppress(FileNotFoundError), replacing(checkpoint / name) as half:
+            pass  # where the next save writes first; nothing is written
+        half.symlink_to(secret)
         (checkpoint / name).unlink(missing_ok=True)
         (checkpoint / name).symlink_to(secret)
     opened.save(model, {"rng": torch.get_rng_state()}, {"step": 2}, True)

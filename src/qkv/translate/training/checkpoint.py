@@ -197,5 +197,7 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path.parent} is incomplete: {path.name} is missing") from None
+    except OSError as error:  # such as a link to itself
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is truncated or damaged: {error}") from error
