@@ -13,9 +13,6 @@ import torch
 
 import qkv
 from qkv.benchmarks.measure import can_measure_memory, peak_extra_bytes
-from qkv.operators.base import Offer
-from qkv.plan import OPERATORS
-from qkv.problem import validate
 
 pytestmark = pytest.mark.skipif(
     not can_measure_memory(), reason="the high-water mark of memory is read from Linux's /proc"
@@ -105,35 +102,6 @@ def test_second_derivatives_are_linear(similarity: Any, n: int) -> None:
         torch.autograd.grad(first.square().sum(), query)
 
     assert _extra(run) < 110
-
-
-_N = 8192
-_PLANNED: dict[str, Callable[[], dict[str, Any]]] = {
-    "topk": lambda: {"mask": qkv.mask.TopK(8)},
-    "sdpa": dict,
-    "sdpa-masked": lambda: {"mask": qkv.mask.Window(_N, _N // 3)},
-    "banded": lambda: {"mask": qkv.mask.Window(20, 20)},
-    "fused": lambda: {"similarity": qkv.Laplacian(3.0)},
-    "fused-additive": lambda: {"similarity": qkv.Additive(64, 64, 32)},
-}
-
-
-@pytest.mark.parametrize("name", _PLANNED)
-def test_a_plan_tells_the_memory_within_a_factor_of_two(name: str) -> None:
-    """Beside some megabytes that torch and threads keep to work in."""
-    operator, _, _ = name.partition("-")
-    options = _PLANNED[name]()
-    tokens = [torch.randn(_N, 64) for _ in range(3)]
-    problem = validate(*tokens, options.get("similarity"), options.get("mask"))
-    offer = OPERATORS[operator].ask(problem)
-    assert isinstance(offer, Offer)
-    with torch.no_grad():
-        run = lambda: qkv.attend(*tokens, operator=operator, **options)  # noqa: E731
-        measured = [_extra(run) for _ in range(2)]  # pages that are used again do not show
-    answer = tokens[0].nbytes / MB
-    planned = offer.cost().bytes / MB
-    assert min(measured) - answer < 2 * planned + 6, (measured, planned)
-    assert planned < 2 * max(measured) + 10, (measured, planned)
 
 
 def test_explain_computes_nothing() -> None:

@@ -1,14 +1,20 @@
-"""NaN in what is attended to shows, whatever the operator and however few the keys."""
+"""NaN and infinity in what is attended to show, whatever the operator and however few the keys."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
 import pytest
 import torch
+from torch import Tensor
 
 import qkv
+from qkv.mask import MaskLike
 
 OPERATORS = ("dense", "streamed", "sdpa", "banded", None)
-DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def _tokens(n: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -31,7 +37,7 @@ def test_nan_shows_however_few_the_keys(operator: str | None, where: str, grad: 
                 assert not answer[:, 0].isnan().any(), (dtype, m, mask)
 
 
-@pytest.mark.parametrize("n", [16, 41, 131])
+@pytest.mark.parametrize("n", [5, 9, 16, 41, 131])
 @pytest.mark.parametrize(
     "mask",
     [qkv.mask.Window(0, 0), qkv.mask.Window(2, 0), qkv.mask.Blocks(2), qkv.mask.Blocks(5)],
@@ -40,11 +46,36 @@ def test_nan_shows_however_few_the_keys(operator: str | None, where: str, grad: 
 def test_nan_shows_where_each_query_sees_few_keys(mask: qkv.mask.Mask, n: int) -> None:
     for operator in OPERATORS:
         for where in ("query", "key"):
-            tokens = _tokens(n, torch.float32)
-            tokens[where][:, 1, n // 2, 2] = torch.nan
-            answer = qkv.attend(**tokens, mask=mask, operator=operator)
-            assert answer[:, 1, n // 2].isnan().all(), (operator, where)
-            assert not answer[:, 0].isnan().any(), (operator, where)
+            for place in (n // 2, n - 1):
+                tokens = _tokens(n, torch.float32)
+                tokens[where][:, 1, place, 2] = torch.nan
+                answer = qkv.attend(**tokens, mask=mask, operator=operator)
+                assert answer[:, 1, place].isnan().all(), (operator, where)
+                assert not answer[:, 0].isnan().any(), (operator, where)
+
+
+@pytest.mark.parametrize("operator", ["dense", "streamed", "sdpa", None])
+def test_nan_in_all_keys_shows(operator: str | None) -> None:
+    for dtype in DTYPES:
+        for m in (1, 2, 7, 15, 17):
+            for mask in (None, qkv.mask.Causal(), qkv.mask.Lengths([m, m])):
+                tokens = _tokens(m, dtype)
+                tokens["key"][:, 1] = torch.nan
+                partial = qkv.attend_partial(**tokens, mask=mask, operator=operator)
+                assert partial.answer[:, 1].isnan().all(), (dtype, m, mask)
+                assert partial.log_total[:, 1].isnan().all(), (dtype, m, mask)
+                assert partial.answer[:, 0].isfinite().all(), (dtype, m, mask)
+
+
+def test_totals_tell_of_nan_where_there_are_no_values() -> None:
+    """Answers without columns cannot show what leaked from a masked key."""
+    tokens = _tokens(33, torch.float32)
+    tokens["key"][:, 1, 4, 2] = torch.nan
+    tokens["value"] = tokens["value"][..., :0]
+    partial = qkv.attend_partial(**tokens, mask=qkv.mask.Window(2, 1))
+    touched = torch.arange(33).sub(4).abs().le(2) & (torch.arange(33) >= 3)
+    assert partial.log_total[:, 1, touched].isnan().all()
+    assert partial.log_total[:, 1, ~touched].isfinite().all()
 
 
 @pytest.mark.parametrize("m", [1, 3, 15, 16])
@@ -55,3 +86,117 @@ def test_the_total_of_a_query_that_is_not_a_number_is_none(m: int) -> None:
         partial = qkv.attend_partial(**tokens, operator=operator)
         assert partial.log_total[:, 1, 0].isnan().all(), operator
         assert partial.log_total[:, 0].isfinite().all(), operator
+
+
+# Infinity in an attended key or value: NaN, or what the formula gives in IEEE arithmetic.
+
+
+N, D = 23, 5  # an odd number of keys, more than fill a register
+
+#: Similarities, each with an operator of its own kind and the formula of its scores.
+ASKED = {
+    "dense": "scaled_dot", "streamed": "laplacian", "sdpa": "scaled_dot", "banded": "scaled_dot",
+    "fused": "laplacian", "topk": "scaled_dot", "lookup": "equal", "sorted": "laplacian",
+}  # fmt: skip
+
+HALF = {torch.bfloat16: 0.06, torch.float16: 0.01}
+
+
+def _scores(similarity: str, query: Tensor, key: Tensor) -> Tensor:
+    gap = query.unsqueeze(-2) - key.unsqueeze(-3)
+    match similarity:
+        case "laplacian":
+            return -gap.square().sum(-1).sqrt()
+        case "equal":
+            return torch.where((gap == 0).all(-1), 0.0, -torch.inf).double()
+    return query @ key.mT / math.sqrt(query.shape[-1])
+
+
+class _Reached(NamedTuple):
+    mask: MaskLike | None
+    allowed: Tensor  # (2, N, N)
+    top: int | None = None
+
+
+def _masks(operator: str) -> Iterator[_Reached]:
+    every = torch.ones(2, N, N, dtype=torch.bool)
+    lengths = (torch.arange(N) < torch.tensor([[[17]], [[N]]])).expand(2, N, N)
+    if operator == "topk":
+        yield _Reached(qkv.mask.TopK(3), every, 3)
+        yield _Reached(qkv.mask.TopK(3) & qkv.mask.Causal(), every.tril(), 3)
+        return
+    if operator != "banded":
+        yield _Reached(None, every)
+    if operator in ("lookup", "sorted"):
+        return
+    yield _Reached(qkv.mask.Causal(), every.tril())
+    yield _Reached(qkv.mask.Window(3, 2), every.tril(2).triu(-3))
+    if operator != "banded":
+        yield _Reached(qkv.mask.Lengths([17, N]), lengths)
+
+
+def _by_formula(
+    similarity: str, query: Tensor, key: Tensor, value: Tensor, asked: _Reached
+) -> Tensor:
+    """Answers in IEEE arithmetic; what is hidden, or weighs nothing, takes no part."""
+    scores = torch.where(asked.allowed, _scores(similarity, query, key), -torch.inf)
+    if asked.top is not None:
+        rank = scores.nan_to_num(torch.inf, torch.inf, -torch.inf)
+        best = torch.sort(rank, dim=-1, descending=True, stable=True).indices[..., : asked.top]
+        kept = torch.zeros_like(asked.allowed).scatter(-1, best, True)
+        scores = torch.where(kept, scores, -torch.inf)
+    empty = (scores == -torch.inf).all(-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
+    weights = weights.unsqueeze(-1)
+    return torch.where(weights == 0, 0.0, weights * value.unsqueeze(-3)).sum(-2)
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["forward", "both ways"])
+@pytest.mark.parametrize("where", ["key", "value"])
+@pytest.mark.parametrize("operator", ASKED)
+def test_infinity_is_arithmetic_or_nan_and_never_another_number(
+    operator: str, where: str, grad: bool
+) -> None:
+    similarity = ASKED[operator]
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        tolerance = {"rtol": HALF.get(dtype, 1e-4), "atol": HALF.get(dtype, 1e-6)}
+        for asked in _masks(operator):
+            for number in (torch.inf, -torch.inf):
+                tokens = _infinite(operator, dtype, where, number)
+                wide = [x.double() for x in tokens.values()]
+                plain = _by_formula(similarity, *wide, asked)  # type: ignore[arg-type]
+                tokens["query"].requires_grad_(grad)
+                for name in (operator, None):
+                    found = _answer(tokens, similarity, asked.mask, name)
+                    if found is None:
+                        continue
+                    what = (name, dtype, asked.mask, number)
+                    wrong = found.isfinite() & ~torch.isclose(found, plain, **tolerance)
+                    assert not wrong.any(), what
+                    touched = asked.allowed[..., 4]
+                    assert found[~touched].isfinite().all(), what
+                    if where == "value" and operator not in ("topk", "lookup"):
+                        assert not found[..., 0][touched].isfinite().any(), what
+
+
+def _infinite(operator: str, dtype: torch.dtype, where: str, number: float) -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    d = 1 if operator == "sorted" else D
+    tokens = {name: torch.randn(2, N, d).to(dtype) for name in ("query", "key", "value")}
+    if operator == "lookup":
+        tokens["query"], tokens["key"] = tokens["query"].round(), tokens["key"].round()
+    tokens[where][:, 4, 0] = number
+    return tokens
+
+
+def _answer(
+    tokens: dict[str, Tensor], similarity: str, mask: MaskLike | None, operator: str | None
+) -> Tensor | None:
+    """The answer in float64; None where the operator declines numbers that are not finite."""
+    options: dict[str, Any] = {"similarity": similarity, "mask": mask, "operator": operator}
+    try:
+        return qkv.attend(**tokens, **options).detach().double()
+    except ValueError as error:
+        if operator != "sorted" or "does not support this input" not in str(error):
+            raise
+        return None

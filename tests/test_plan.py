@@ -79,9 +79,9 @@ def test_prints_like_a_database() -> None:
     plan = qkv.explain(*_sized(4096, 4096, 64, 32), similarity=ranks)
     assert str(plan) == (
         "attend  4,096 queries × 4,096 keys, d_q 64, d_k 64, d_v 32, float32, FromCallable\n"
-        "└─ streamed: tiling keeps memory at 83.9 MB, whatever the number of queries\n"
+        "└─ streamed: tiling keeps memory at 12.6 MB, whatever the number of queries\n"
         f"   work    3.31 GFLOP, about {readable_seconds(plan.seconds)}\n"
-        "   memory  83.9 MB beyond inputs and output (all scores at once: 4.4 GB)\n"
+        "   memory  12.6 MB beyond inputs and output (all scores at once: 4.4 GB)\n"
         "   passed over\n"
         "     topk    the mask is not the best k keys of each query\n"
         "     lookup  FromCallable is not Equal\n"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,9 +20,11 @@ import torch
 from fuzz import faults
 from torch import Tensor
 from translate.toy import begun
+from typer.testing import CliRunner
 
 import qkv
 from qkv import translate, words
+from qkv.cli.app import app
 from qkv.jit import cache
 from qkv.translate.data.text import read_pairs
 
@@ -28,52 +32,6 @@ MB = 2**20
 
 
 # Numbers that are not finite.
-
-
-def _formula(similarity: str, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
-    """The formula as IEEE arithmetic has it, in which what is hidden takes no part."""
-    if similarity == "laplacian":
-        gap = query.unsqueeze(-2) - key.unsqueeze(-3)
-        scores = -gap.square().sum(-1).sqrt()
-    else:
-        scores = query @ key.mT / query.shape[-1] ** 0.5
-    scores = torch.where(allowed, scores, -torch.inf)
-    weights = torch.softmax(scores, -1).unsqueeze(-1)
-    return torch.where(allowed.unsqueeze(-1), weights * value.unsqueeze(-3), 0.0).sum(-2)
-
-
-@pytest.mark.parametrize("grad", [False, True], ids=["forward", "both ways"])
-@pytest.mark.parametrize("where", ["key", "value"])
-@pytest.mark.parametrize("operator", ["dense", "streamed", "sdpa", "banded", "fused", None])
-def test_infinity_is_arithmetic_or_nan_and_never_another_number(
-    operator: str | None, where: str, grad: bool
-) -> None:
-    n = 23
-    similarity = "laplacian" if operator == "fused" else "scaled_dot"
-    every = torch.ones(2, n, n, dtype=torch.bool)
-    keys = torch.arange(n)
-    padded = torch.stack([keys < 17, keys < n]).unsqueeze(-2).expand(2, n, n)
-    masks: list[tuple[Any, Tensor]] = [
-        (qkv.mask.Causal(), every.tril()),
-        (qkv.mask.Window(3, 2), every.tril(2).triu(-3)),
-    ]
-    if operator != "banded":
-        masks += [(None, every), (qkv.mask.Lengths([17, n]), padded)]
-    for mask, allowed in masks:
-        for number in (torch.inf, -torch.inf):
-            tokens = {name: torch.randn(2, n, 5).double() for name in ("query", "key", "value")}
-            tokens[where][:, 4, 2] = number
-            plain = _formula(similarity, *tokens.values(), allowed)  # type: ignore[arg-type]
-            tokens["query"].requires_grad_(grad)
-            found = qkv.attend(
-                **tokens, similarity=similarity, mask=mask, operator=operator
-            ).detach()
-            reached = allowed[..., 4]
-            wrong = found.isfinite() & ~torch.isclose(found, plain)
-            assert not wrong.any(), (mask, number)
-            assert found[~reached].isfinite().all(), (mask, number)
-            if where == "value":
-                assert not found[..., 2][reached].isfinite().any(), (mask, number)
 
 
 @pytest.mark.parametrize("scale", [-0.3, 0.0])
@@ -207,11 +165,56 @@ def test_without_a_home_kernels_are_kept_all_the_same(tmp_path: Path) -> None:
     assert Path(told.stdout.strip()).is_dir()
 
 
+def test_without_a_home_vectors_are_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    (tmp_path / "vectors.txt").write_text("cat 1.0 2.0\ndog 2.0 1.0\n")
+    assert len(words.load(tmp_path / "vectors.txt").words) == 2
+
+
 def test_formulas_of_spreadsheets_are_written_as_they_came(tmp_path: Path) -> None:
     """A table is data: whoever opens it decides whether =cmd() is run; nothing of ours runs it."""
     table = pa.table({"k": [1.0, 2.0], "v": ["=cmd()", "@sum"]})
     answer = qkv.Database(table, key="k", value="v").query(1.0)
     assert answer.value == "=cmd()"
+    source, out = tmp_path / "table.csv", tmp_path / "answers.csv"
+    source.write_text("k,v\n1,=cmd()\n2,@sum\n")
+    options = ["--key", "k", "--value", "v", "--json", "--out", str(out)]
+    done = CliRunner().invoke(app, ["query", str(source), *options, "1"])
+    assert done.exit_code == 0, done.output
+    [row] = csv.DictReader(out.read_text().splitlines())
+    assert row["value"] == "=cmd()"
+
+
+def test_interrupting_a_benchmark_leaves_no_traceback(tmp_path: Path) -> None:
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import qkv.benchmarks.core as core, sys, time\n"
+        "def measure():\n"
+        "    print('begun', flush=True)\n"
+        "    time.sleep(60)\n"
+        "    yield\n"
+        "core.measure = measure\n"
+        "sys.argv = ['qkv', 'bench', 'core', '--json', sys.argv[1]]\n"
+        "from qkv.__main__ import main\n"
+        "main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "figures.json")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert (first, process.returncode) == ("begun\n", 130), (printed, said)
+    assert "Traceback" not in printed + said
+    assert not list(tmp_path.iterdir())  # no half of the figures
 
 
 # Faults: a few of what `make faults` does hundreds of times.
@@ -226,5 +229,6 @@ def test_nothing_half_written_is_read_again(name: str) -> None:
         for _ in range(4):
             faults.killed(faults.VICTIMS[name], rng, 0.3)
         faults.on_a_full_disk(faults.VICTIMS[name], rng)
+        faults.on_a_read_only_disk(faults.VICTIMS[name])
     finally:
         torch.set_num_threads(before)

@@ -143,7 +143,8 @@ def _answer(problem: Problem, operator: str | None) -> Result:
     if not problem.needs_grad and can_read_values(problem.query):
         # NaN that leaked would show in an answer, and answers are fewer than keys.
         result = plan.answer(problem, operator)
-        if not result[0].requires_grad and is_finite(result[0]):
+        shows = result[0].shape[-1] > 0  # without values only the total could tell
+        if not result[0].requires_grad and shows and is_finite(result[0]):
             return result
         problem = problem._replace(asked_again=True)
     quarantined = quarantine(problem)

@@ -10,9 +10,9 @@ import platformdirs
 def user_cache() -> Path:
     """The user's directory for caches of qkv, which need not exist yet.
 
-    RuntimeError where the user has no home directory.
+    FileNotFoundError where the user has no home directory.
     """
     directory = platformdirs.user_cache_path("qkv", appauthor=False)
     if not directory.is_absolute():
-        raise RuntimeError("there is no home directory to keep a cache in; set XDG_CACHE_HOME")
+        raise FileNotFoundError("there is no home directory for a cache; set XDG_CACHE_HOME")
     return directory

@@ -105,6 +105,8 @@ class _Comparison:
         count, value_size = 0, max(self.clean["value"].abs().flatten().tolist(), default=0.0)
         for name in (None, *OPERATORS):
             wants_grad = not self.touched.any() and bool(self.tensors["query"].isfinite().all())
+            # Where nobody asks, the gradient of a key that is no number is 0 times its slope.
+            wants_grad = wants_grad and not (self.asked.poison and not self.asked.query.shape[-2])
             found = self._ask(name, wants_grad)
             if found is None:
                 continue
@@ -169,6 +171,11 @@ class _Comparison:
         saturates = question.kind.name in ("additive", "capped", "gated", "gated-scaled")
         size = max(tokens["value"].detach().abs().flatten().tolist(), default=0.0)
         self.saturated = size * self.upstream.abs().sum().item() if saturates else 0.0
+        if question.kind.name in ("cosine", "sum-of-dots") and leaves[0].shape[-1] == 1:
+            # One number over its size is 1 or -1: the slope, 0, is a difference of two of 1 / |x|.
+            lengths = torch.cat([x.detach().abs().flatten() for x in leaves[:2]])
+            apart = [x for x in lengths.double().tolist() if x > 0]
+            self.saturated += size * self.upstream.abs().sum().item() / min(apart, default=1.0)
         finite = answer.scores.detach()[answer.scores.isfinite()]
         self.largest_score = finite.abs().max().item() if finite.numel() else 0.0
         batch = question.allowed.shape[:-1]
@@ -177,7 +184,9 @@ class _Comparison:
         if noise is not None and found.numel() and answer.scores.numel():
             # A pair's share in a gradient is the difference of two products, known to so much.
             known = self.upstream.abs().sum(-1).max() * tokens["value"].abs().max()
-            pulls = answer.weights.detach() * (noise - 1) * known
+            # Of float64 the noise itself is often rounded to nothing.
+            signs = torch.randint(0, 2, noise.shape, generator=self.random) * 2 - 1
+            pulls = answer.weights.detach() * (self.eps * signs) * known
             loss = loss + torch.where(answer.scores.isfinite(), answer.scores, 0.0).mul(pulls).sum()
         grads = torch.autograd.grad(
             loss,

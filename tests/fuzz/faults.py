@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import io
 import os
 import resource
@@ -176,16 +177,56 @@ VICTIMS = {
 
 
 def killed(victim: Victim, rng: np.random.Generator, longest: float = LONGEST) -> bool:
-    """Kill one at a random moment and check what it left; whether it had written anything."""
+    """Kill one at a random moment and check what it left; whether it had written anything.
+
+    Every other one is killed soon after its first file, so that writes are hit however long it
+    takes to begin them.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         child = _forked(lambda: victim.write(folder))
-        time.sleep(rng.uniform(0.0, longest))
+        if rng.random() < 0.5:
+            time.sleep(rng.uniform(0.0, longest))
+        else:
+            end = time.monotonic() + 20 * longest
+            while time.monotonic() < end and not _holds_files(folder):
+                time.sleep(0.0005)
+            time.sleep(rng.uniform(0.0, 0.1))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         victim.check(folder)
         # Those who come after it write over what it left.
-        return any(path.is_file() for path in folder.rglob("*"))
+        return _holds_files(folder)
+
+
+def _holds_files(folder: Path) -> bool:
+    return any(files for _, _, files in os.walk(folder))
+
+
+def on_a_read_only_disk(victim: Victim) -> None:
+    """Nothing may be written; what lay there before is as it was."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "kept"
+        folder.mkdir()
+        (folder / "before").write_text("whole")
+
+        def write() -> None:
+            _renounce_privileges()
+            signal.alarm(2)
+            victim.write(folder)
+
+        folder.chmod(0o500)
+        os.waitpid(_forked(write), 0)
+        assert [path.name for path in folder.iterdir()] == ["before"]
+        assert (folder / "before").read_text() == "whole"
+        folder.chmod(0o700)
+        victim.check(folder)
+
+
+def _renounce_privileges() -> None:
+    """Root may write where nobody may, by a capability; without it, it is as other users are."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
+    ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)())
 
 
 def on_a_full_disk(victim: Victim, rng: np.random.Generator) -> None:
@@ -255,12 +296,15 @@ def main() -> int:
                 wrote += killed(victim, rng, longest)
                 if which < told.times // 4:
                     on_a_full_disk(victim, rng)
+                if which < told.times // 20:
+                    on_a_read_only_disk(victim)
             except Exception as error:
                 failed += 1
                 print(f"{name}: {type(error).__name__}: {error}", flush=True)
         print(
             f"{name}: killed {told.times} times, {wrote} after it had written; "
-            f"{told.times // 4} times on a full disk; {failed} failed so far",
+            f"{told.times // 4} times on a full disk, {told.times // 20} on a read-only one; "
+            f"{failed} failed so far",
             flush=True,
         )
     return int(failed > 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 import time
 import traceback
@@ -66,8 +67,19 @@ def _tell(
 ) -> None:
     parts = [f"{name} {cases[name]:,} cases, {answers[name]:,} compared" for name in cases]
     start = "\r" if sys.stdout.isatty() else "\n"
-    more = f"{left / 60:.1f} min left, next seed {seed}"
+    more = f"{processor_seconds() / 60:.1f} min of CPU, {left / 60:.1f} min left, next seed {seed}"
     print(f"{start}{'; '.join(parts)}; {failed} failed; {more}   ", end="", flush=True)
+
+
+def processor_seconds() -> float:
+    """Work done by this process and those that read files for it, also the ones still alive."""
+    done = sum(os.times()[:4])
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            # Fields follow the name in brackets, which may hold spaces itself.
+            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            done += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return done
 
 
 def main() -> int:

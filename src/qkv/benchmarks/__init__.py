@@ -13,6 +13,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from qkv.atomic_write import replacing
+
 #: Each is a module here with measure() -> Iterator[Figure], and perhaps PARTS of it by name.
 SUITES = [
     "core",
@@ -74,7 +76,8 @@ def run(suite: str, console: Console, json_file: Path | None, part: str | None =
             if json_file is not None:  # as they come, so that none is lost
                 rows = [{**each._asdict(), "met": each.met} for each in figures]
                 text = json.dumps({"suite": suite, "machine": machine, "figures": rows}, indent=1)
-                json_file.write_text(text + "\n", encoding="utf-8")
+                with replacing(json_file) as half:
+                    half.write_text(text + "\n", encoding="utf-8")
     table = Table("work", "measured", "wanted", "", title=f"{suite} — {machine}")
     for figure in figures:
         mark = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}[figure.met]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -58,17 +57,13 @@ def _of_folder(text: str, folder: str) -> View:
 
     import qkv
     from qkv.optional_dependencies import require
+    from qkv.words.pieces import load_folder
 
     transformers = require("transformers", "transformers")
     transformers.utils.logging.disable_progress_bar()
-    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
-        model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, **local)
-    except (OSError, ValueError, json.JSONDecodeError) as error:
-        raise ValueError(f"--model {folder!r} cannot be read: {error}") from None
+    model, tokenizer = load_folder(folder)
     encoded = tokenizer(text, return_tensors="pt")
-    with torch.no_grad(), qkv.record(model.eval()) as calls:
+    with torch.no_grad(), qkv.record(model) as calls:
         model(**encoded)
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"][0])
     words = encoded.word_ids() if tokenizer.is_fast else None

@@ -33,7 +33,7 @@ def _candidates() -> Iterator[Path]:
     if chosen:
         yield Path(chosen)
     yield PACKAGE / "__pycache__"
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(FileNotFoundError):
         yield user_cache()
     user = os.getuid() if hasattr(os, "getuid") else "user"
     yield Path(tempfile.gettempdir()) / f"qkv-{user}"

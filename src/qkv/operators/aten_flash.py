@@ -19,6 +19,8 @@ FLASH_BACKWARD = getattr(
 
 #: With fewer keys than the widest registers have lanes the kernel overlooks NaN.
 FEW_KEYS = 16
+#: Types in which the kernel answers 0 where a score is infinite; the total shows it.
+HALF = (torch.bfloat16, torch.float16)
 
 
 def flash(
@@ -36,15 +38,28 @@ def flash(
     """
     assert FLASH is not None
     out, log_total = FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
-    if key.shape[-2] >= FEW_KEYS:
+    if key.shape[-2] < FEW_KEYS:
+        taint = _taint(query, key, causal, mask, empty)
+    elif query.dtype in HALF:
+        taint = torch.where(log_total == torch.inf, torch.nan, 0.0)
+    else:
         return out, log_total
-    taint = (query * 0).sum(-1)  # 0, or NaN where a query is not finite
-    if key.shape[-2] == 1:  # of several keys a weight that is no number shows in the total
-        taint = taint + (key * 0).sum(-1)
-    if mask is not None:
-        hidden = (mask == -torch.inf).all(-1) if empty is None else empty
-        taint = taint.masked_fill(hidden, 0.0)
-    return out + taint.unsqueeze(-1), log_total + taint
+    return out + taint.unsqueeze(-1).to(out.dtype), log_total + taint
+
+
+def _taint(
+    query: Tensor, key: Tensor, causal: bool, mask: Tensor | None, empty: Tensor | None
+) -> Tensor:
+    """0, or NaN where a query, or a key that it may attend to, is not finite, (…, n)."""
+    taint = (query * 0).sum(-1)
+    of_key = (key * 0).sum(-1)  # (…, m)
+    if causal:
+        return taint + of_key.cumsum(-1)[..., : query.shape[-2]]
+    if mask is None:
+        return taint + of_key.sum(-1, keepdim=True)
+    hidden = mask == -torch.inf  # (…, n, m)
+    taint = taint.masked_fill(hidden.all(-1) if empty is None else empty, 0.0)
+    return taint + torch.where(hidden, 0.0, of_key.unsqueeze(-2)).sum(-1)
 
 
 def four_axes(tensor: Tensor, batch: tuple[int, ...], size: int) -> Tensor:

@@ -30,7 +30,9 @@ def offer(problem: Problem) -> Offer | str:
     return Offer(
         run=lambda: answer(problem),
         cost=lambda: Cost(
-            problem.flops, size, f"all {problem.pairs:,} scores fit into {readable(size)}"
+            problem.flops,
+            bytes_held(problem),
+            f"all {problem.pairs:,} scores fit into {readable(size)}",
         ),
     )
 
@@ -71,6 +73,30 @@ def leakproof(problem: Problem) -> Result | None:
     # gradients alone.
     shown = (found, problem.key, problem.query) if found.requires_grad else (found,)
     return (found, None) if is_finite(*shown) else None
+
+
+def bytes_held(problem: Problem) -> int:
+    """What is held at the worst moment, in blocks as large as the scores; counted by measuring.
+
+    tests/test_plan_memory.py compares it with the memory that is taken.
+    """
+    width, both = problem.similarity.pair_width(problem.dim), problem.needs_grad
+    family = problem.similarity.family
+    if family == "dot" and plain.serves(problem):  # in place, differentiated by hand
+        blocks = 2.0 if both else 1.0
+    elif not both:
+        blocks = width + 2.0
+    elif problem.similarity.has_steps or family == "equal":
+        blocks = 3.0
+    else:
+        blocks = max(8.0, 3.0 * width + 2.0)
+    if problem.mask is not None:
+        blocks += 4.5 if problem.mask.needs_scores else 1.5
+    if problem.adds_to_scores:
+        blocks += 3.0
+    if problem.dropout is not None:
+        blocks += 8.0
+    return int(blocks * problem.pairs * max(4, problem.query.element_size()))
 
 
 def answer(problem: Problem) -> Result:

@@ -23,6 +23,7 @@ from qkv.operators.aten_flash import (
     FEW_KEYS,
     FLASH,
     FLASH_BACKWARD,
+    HALF,
     flash,
     four_axes,
     plain_attention,
@@ -112,7 +113,7 @@ def _cost(problem: Problem) -> Cost:
     if problem.position_bias is None and (not per_query or problem.is_plainly_causal):
         return Cost(problem.flops, 0, reason)
     # Positions are whole numbers of 8 bytes, compared, and become numbers of the kernel's type.
-    size = min(problem.pairs * 16, max(4 * TILE_BYTES, problem.m * 16))
+    size = min(problem.pairs * 16, max(5 * TILE_BYTES, problem.m * 16))
     what = "mask" if problem.position_bias is None else "bias"
     return Cost(problem.flops, size, f"{reason}; the {what} is made {readable(size)} at a time")
 
@@ -246,8 +247,10 @@ def _kernel(
     differentiable = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
-    few = not torch.compiler.is_compiling() and key.shape[-2] < FEW_KEYS
-    if (differentiable or few) and FLASH is not None and query.is_cpu and can_read_values(query):
+    hides = query.dtype in HALF or (  # what is not finite, see there
+        not torch.compiler.is_compiling() and key.shape[-2] < FEW_KEYS
+    )
+    if (differentiable or hides) and FLASH is not None and query.is_cpu and can_read_values(query):
         out = _TwiceDifferentiable.apply(  # type: ignore[no-untyped-call]
             query, key, value, mask, causal, scale
         )

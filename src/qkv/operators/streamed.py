@@ -14,12 +14,12 @@ from torch import Tensor
 from qkv import cost
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators.base import Cost, Offer, Result
-from qkv.operators.dense import bytes_needed, pool, seconds
+from qkv.operators.dense import bytes_held, bytes_needed, pool, seconds
 from qkv.operators.tiles import TileFunction, in_tiles, rows_at_once, spans
 from qkv.problem import Problem
 
-#: What a tile and its gradients hold at once, in tensors of a tile's size. The most that
-#: tests/test_memory.py has shown, for Triangular both ways, was 84 MB with tiles of 4.2 MB.
+#: What a tile and its gradients hold at once, in tensors of a tile's size: 44 to 110 MB were
+#: measured with tiles of 4.2 MB, for similarities of all kinds.
 TENSORS_IN_A_TILE = 20
 
 
@@ -45,9 +45,21 @@ def estimate(problem: Problem) -> float:
 
 def _cost(problem: Problem) -> Cost:
     one_row = bytes_needed(problem) // problem.n
-    size = min(bytes_needed(problem), max(TENSORS_IN_A_TILE * TILE_BYTES, one_row))
+    size = int(min(bytes_held(problem), max(_tiles_held(problem) * TILE_BYTES, one_row)))
     reason = f"tiling keeps memory at {readable(size)}, whatever the number of queries"
     return Cost(problem.flops, size, reason)
+
+
+def _tiles_held(problem: Problem) -> float:
+    """Tensors as large as a tile that are held at the worst moment; counted by measuring."""
+    width = problem.similarity.pair_width(problem.dim)
+    if problem.needs_grad:
+        return TENSORS_IN_A_TILE if width <= 2 else 12.0
+    lean = problem.similarity.family == "dot" or width > 1
+    tiles = 3.0 if lean else 7.0
+    if problem.mask is not None or problem.adds_to_scores or problem.dropout is not None:
+        tiles += 5.0 / width
+    return tiles
 
 
 def answer(problem: Problem) -> Result:

@@ -42,7 +42,7 @@ def by_residue(
     start, stop = (F.pad(x, (front, -(n + front) % stride)) for x in (runs.start, runs.stop))
 
     def fold(x: Tensor) -> Tensor:  # (b, h, t * stride, d) -> (b, h * stride, t, d)
-        steps = x.reshape(*x.shape[:2], -1, stride, x.shape[-1])
+        steps = x.reshape(*x.shape[:2], x.shape[2] // stride, stride, x.shape[-1])
         return steps.transpose(-2, -3).flatten(1, 2)
 
     def fold_rows(x: Tensor) -> Tensor:  # (b, h, t * stride) -> (b, h * stride, t)

@@ -335,5 +335,6 @@ def check_column(schema: pa.Schema, name: str, argument: str) -> None:
     if count > 1:
         raise ValueError(f"{argument} names column {name!r}, of which there are {count}")
     close = difflib.get_close_matches(name, schema.names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(schema.names[:20])}"
+    some = ", ".join(f"{each:.80}" for each in schema.names[:20])  # a damaged file has odd names
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {some}"
     raise ValueError(f"{argument} names column {name!r}, which is not there; {hint}")

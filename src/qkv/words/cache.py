@@ -17,7 +17,7 @@ _VECTORS, _WORDS = "vectors.npy", "words.txt"
 
 
 def place(path: Path) -> Path:
-    """Where the vectors of this file, as it is now, are kept."""
+    """Where the vectors of this file, as it is now, are kept; OSError for users without a home."""
     status = path.stat()
     state = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"
     digest = hashlib.sha256(state.encode()).hexdigest()[:16]

@@ -38,10 +38,13 @@ def load(path: str | Path, *, binary: bool | None = None, cache: bool = True) ->
         cache: False keeps and looks for nothing on disk.
     """
     path = Path(path)
-    directory = disk.place(path)
-    if cache and (kept := disk.opened(directory)) is not None:
-        return kept
+    directory = None
     if cache:
+        with contextlib.suppress(OSError):
+            directory = disk.place(path)
+    if directory is not None:
+        if (kept := disk.opened(directory)) is not None:
+            return kept
         # Where nothing can be kept, as on a read-only or full disk, memory must do.
         with contextlib.suppress(OSError):
             disk.keep(directory, blocks(path, binary))

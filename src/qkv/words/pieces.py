@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +15,12 @@ from qkv.recording import record
 from qkv.visualization import summary
 from qkv.words.pretrained import minilm, minilm_tokenizer
 from qkv.words.sentence import SentenceAttention, words_of
+
+#: No description or vocabulary of a model is as large as this.
+MOST_JSON = 256 * 2**20
+
+#: So many layers or experts may be described, whatever the weights.
+FEW_LAYERS = 1000
 
 
 class Read(NamedTuple):
@@ -80,6 +89,39 @@ def load_folder(folder: str) -> tuple[Any, Any]:
     """A Hugging Face model and its tokenizer; nothing is fetched, and no code of theirs is run."""
     transformers = require("transformers", "transformers")
     options = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
-    model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, **options)
+    try:
+        _check_files(Path(folder))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+        model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, **options)
+    except Exception as error:  # whatever readers of many formats may come up with
+        reason = (str(error).strip() or type(error).__name__).split("\n")[0]
+        raise ValueError(f"the model in {folder!r} cannot be read: {reason[:500]}") from error
     return model.eval(), tokenizer
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse descriptions without end, and those of more layers than there are weights for."""
+    for file in folder.glob("*.json"):
+        if not file.is_file():  # a pipe or a device would be read for ever
+            raise ValueError(f"{file.name} is no regular file")
+        if file.stat().st_size > MOST_JSON:
+            raise ValueError(f"{file.name} has more than {MOST_JSON >> 20} MB")
+    opened = require("safetensors", "transformers").safe_open
+    tensors = 0
+    for file in folder.glob("*.safetensors"):
+        with opened(file, "pt") as weights:
+            tensors += len(weights.keys())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for name, count in _counts(config):
+        if count > max(FEW_LAYERS, tensors):  # each would be made before its weights are missed
+            raise ValueError(f"config.json has {name} = {count:,}, and there are {tensors} tensors")
+
+
+def _counts(config: Any) -> Iterator[tuple[str, int]]:
+    """The numbers of layers and the like in a description, however deep they stand."""
+    if not isinstance(config, dict):
+        return
+    for name, value in config.items():
+        if isinstance(value, int) and any(word in name for word in ("layer", "expert", "block")):
+            yield name, value
+        yield from _counts(value)

@@ -196,6 +196,9 @@ def _sniffed(connection: Any, path: str, options: Mapping[str, Any]) -> Dialect:
     names, repeated = numbered(_header(path, told[0], quote, len(told[1])))
     if len(names) != len(told[1]):
         names, repeated = [column["name"] for column in told[1]], {}
+    odd = next((name for name in names if "\0" in name), None)
+    if odd is not None:  # Arrow would take such a name to end there
+        raise ValueError(f"{path} names column {odd!r:.80}, which holds a NUL byte; is it text?")
     return Dialect(
         delimiter=told[0],
         quote=quote,

@@ -17,4 +17,4 @@ def model_of(description: dict[str, Any], source: int, target: int) -> Model[Any
         return Translator(RNNConfig(**options), source, target)
     if kind == "transformer":
         return Transformer(TransformerConfig(**options), source, target)
-    raise ValueError(f"a model must be recurrent or transformer; got {kind!r}")
+    raise ValueError(f"a model must be recurrent or transformer; got {kind!r:.80}")

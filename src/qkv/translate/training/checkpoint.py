@@ -93,11 +93,16 @@ class Checkpoint:
             weights = self.tensors(self.config[which]["weights"])
             path = self.folder / self.config[which]["weights"]
             sizes = self.config["model"], len(source), len(target)
+            layers = self.config["model"].get("layers", 0)
+            if layers > len(weights):
+                raise ValueError(
+                    f"{path} has {len(weights)} tensors, too few for {layers:,} layers"
+                )
             with torch.device("meta"):  # sizes may be absurd: nothing is made that has no weights
                 check_fit(model_of(*sizes), weights, path)
             model = model_of(*sizes)
             form = self.config["normalization"]
-        except (KeyError, TypeError, RuntimeError, OverflowError) as error:
+        except (AttributeError, KeyError, TypeError, RuntimeError, OverflowError) as error:
             reason = str(error)[:200]
             raise ValueError(
                 f"{self.folder} is incomplete: {reason} is missing or wrong"
@@ -108,13 +113,16 @@ class Checkpoint:
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of one of the checkpoint's files."""
         path = self.folder / Path(name).name  # a name, never a way out of the folder
-        if path.exists() and not path.is_file():
-            raise ValueError(f"{self.folder} is incomplete: {path.name!r} is no file")
         safetensors = require("safetensors", "translate")
         try:
+            if path.exists() and not path.is_file():
+                raise ValueError(f"{self.folder} is incomplete: {path.name!r} is no file")
             return require("safetensors.torch", "translate").load_file(path)  # type: ignore[no-any-return]
         except FileNotFoundError:
             raise ValueError(f"{self.folder} is incomplete: {path.name} is missing") from None
+        except OSError as error:  # such as a name that no file may have
+            reason = f"{path.name[:80]!r} cannot be read: {error.strerror}"
+            raise ValueError(f"{self.folder} is incomplete: {reason}") from None
         except safetensors.SafetensorError as error:
             raise ValueError(f"{path} is truncated or damaged: {error}") from error
 
@@ -174,7 +182,7 @@ def check_fit(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) ->
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file so that it is there whole or not at all."""
-    with replacing(path) as unfinished, unfinished.open("wb") as stream:
+    with replacing(path) as unfinished, unfinished.open("xb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())  # config.json must not reach the disk before what it names
@@ -182,10 +190,14 @@ def _write(path: Path, content: bytes) -> None:
 
 def _read_json(path: Path) -> Any:
     try:
+        if not path.is_file() and path.exists():  # a pipe or a device would never end
+            raise ValueError("it is no regular file")
         if path.stat().st_size > MOST_JSON:
             raise ValueError(f"it has more than {MOST_JSON >> 20} MB")
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path.parent} is incomplete: {path.name} is missing") from None
+    except OSError as error:  # such as a link to itself
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is truncated or damaged: {error}") from error

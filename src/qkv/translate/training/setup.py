@@ -100,9 +100,14 @@ def resume(folder: Path, watcher: Callback, ranks: SingleProcess | None = None) 
     checkpoint = Checkpoint.open(folder)
     config = checkpoint.config
     interpreter = checkpoint.interpreter("last")
-    corpus, valid = Sources(**config["sources"]).load()
-    examples, refused = encode(corpus, interpreter.source, interpreter.target, config["max_length"])
-    recipe = TrainingConfig.from_json(config["recipe"])
-    training = Training(interpreter, examples, valid, recipe, checkpoint, watcher, ranks)
-    training.resume()
+    try:
+        corpus, valid = Sources(**config["sources"]).load()
+        length = config["max_length"]
+        examples, refused = encode(corpus, interpreter.source, interpreter.target, length)
+        recipe = TrainingConfig.from_json(config["recipe"])
+        training = Training(interpreter, examples, valid, recipe, checkpoint, watcher, ranks)
+        training.resume()
+    except (KeyError, TypeError) as error:
+        reason = str(error)[:200]
+        raise ValueError(f"{folder} is incomplete: {reason} is missing or wrong") from error
     return Session(training, refused)
