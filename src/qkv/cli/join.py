@@ -12,7 +12,7 @@ from rich.console import Console
 
 from qkv.atomic_write import replacing
 from qkv.cli.app import app
-from qkv.cli.query import progress_bar
+from qkv.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     import pyarrow as pa

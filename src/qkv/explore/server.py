@@ -41,7 +41,7 @@ def serve(
         limit_concurrency=512,
         timeout_graceful_shutdown=2,
     )
-    warnings.simplefilter("ignore")  # that nothing is in sight, say, the page tells itself
+    warnings.simplefilter("ignore")  # the page itself says that no example is within reach
     server = _Server(config, lambda: _announce(address, browser, say))
     with contextlib.suppress(KeyboardInterrupt):
         server.run([listening])
