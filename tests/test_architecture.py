@@ -97,7 +97,7 @@ OPEN = {
     },
     "similarity": {"adaptive", "base", "distance", "dot", "gated", "log_tempered", "prepared"},
     "table": {
-        "aggregation", "answers", "asking", "columns", "report", "samples", "similarity_spec",
+        "aggregation", "answers", "query_runner", "columns", "report", "samples", "similarity_spec",
         "sources", "sources.base", "where",
     },
     "translate": {

@@ -464,7 +464,7 @@ def test_parts_of_postgres_show_no_address(tmp_path: Path, postgres: str, client
 @pytest.mark.parametrize("queries", [1, 100, 1000])
 def test_a_part_sends_what_the_plan_says(rows: int, queries: int) -> None:
     from qkv.cluster.costs import table_costs
-    from qkv.table.asking import QueryOptions, QueryRunner
+    from qkv.table.query_runner import QueryOptions, QueryRunner
     from qkv.table.sources import open_source
 
     key = np.random.default_rng(0).normal(size=rows)

@@ -145,13 +145,13 @@ def _overhead(small: Path, client: Any) -> tuple[float, int]:
 
 def _result_bytes(folder: Path) -> int:
     """What one part, a file, would send."""
-    from qkv.table.asking import QueryOptions, QueryRunner
+    from qkv.table.query_runner import QueryOptions, QueryRunner
     from qkv.table.sources import open_source
 
-    asker = QueryRunner(open_source(folder / "000.parquet"), ["key"], ["value"])
+    runner = QueryRunner(open_source(folder / "000.parquet"), ["key"], ["value"])
     terms = QueryOptions(similarity="gaussian", bandwidth=0.1, top=0)
-    asked = asker.ask([{"key": 0.5}], terms)
-    return len(pickle.dumps(asker.read(asked, None)))
+    prepared = runner.prepare([{"key": 0.5}], terms)
+    return len(pickle.dumps(runner.read(prepared, None)))
 
 
 def _ring() -> Iterator[Figure]:

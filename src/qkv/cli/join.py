@@ -108,7 +108,7 @@ def _show(planned: SoftJoin, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from qkv.table.report import said
+    from qkv.table.report import formatted
 
     rows: list[dict[str, Any]] = []
     with progress_bar("joining") as progress:
@@ -118,7 +118,7 @@ def _show(planned: SoftJoin, console: Console) -> None:
     for field in planned.schema:
         table.add_column(Text(field.name))
     for row in rows:
-        table.add_row(*(Text(said(row[name])) for name in planned.schema.names))
+        table.add_row(*(Text(formatted(row[name])) for name in planned.schema.names))
     console.print(table)
 
 

@@ -1,4 +1,4 @@
-"""Options in groups: a parameter of a command may be a dataclass whose fields are options."""
+"""Options in groups: a command may take dataclasses, whose fields are then its options."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         def show(text: str, size: Size) -> None: ...
 
     takes ``--width`` and ``--height``. Help lists options in the order of parameters and fields.
+    Every field needs a default.
     """
     hints = get_type_hints(command, include_extras=True)
     names = inspect.signature(command).parameters
@@ -40,18 +41,17 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _flattened(command: Callable[..., None], hints: dict[str, Any]) -> Iterator[inspect.Parameter]:
-    """The command's parameters, each dataclass replaced by its fields."""
-    for parameter in inspect.signature(command).parameters.values():
-        hint: Any = hints[parameter.name]
-        if not dataclasses.is_dataclass(hint):
-            yield _keyword(parameter.name, parameter.default, hint)
-            continue
-        fields = get_type_hints(hint, include_extras=True)
-        for name, field in inspect.signature(hint).parameters.items():
-            yield _keyword(name, field.default, fields[name])
+    """The command's parameters, each dataclass replaced by its fields.
 
-
-def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    """Keyword-only, since those with a default may then precede those without."""
+    All are keyword-only, so that those with a default may precede those without.
+    """
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+    for parameter in inspect.signature(command).parameters.values():
+        hint = hints[parameter.name]
+        if not dataclasses.is_dataclass(hint):
+            yield parameter.replace(kind=kind, annotation=hint)
+            continue
+        field_hints = get_type_hints(hint, include_extras=True)
+        for field in dataclasses.fields(hint):
+            name, default = field.name, field.default
+            yield inspect.Parameter(name, kind, default=default, annotation=field_hints[name])

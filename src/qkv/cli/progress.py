@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from qkv.table.aggregation import Progress
+    from qkv.table.aggregation import ProgressCallback
 
 
 @contextlib.contextmanager
-def progress_bar(work: str) -> Iterator[Progress]:
+def progress_bar(work: str) -> Iterator[ProgressCallback]:
     """A bar on the error stream, where that is a terminal; removed when done."""
     from rich.progress import Progress as Bar
 

@@ -148,8 +148,8 @@ def _typed(at: list[str], table: Any) -> Any:
 
     names = table.column_names
     parts = [each.split(",") if len(names) > 1 else [each] for each in at]
-    for each, entries in zip(at, parts, strict=True):
-        if len(entries) != len(names):
+    for each, typed in zip(at, parts, strict=True):
+        if len(typed) != len(names):
             raise ValueError(
                 f"--at must have one entry for each of {', '.join(names)}; got {each!r}"
             )
@@ -186,7 +186,7 @@ def _answer(
     """Print the first answers, and write all of them to `out`."""
     from rich.table import Table
 
-    from qkv.table.report import said
+    from qkv.table.report import formatted
 
     x, y = names
     shown, total = Table(*x, y, f"{level:.0%} of observations", "neighbours"), 0
@@ -200,8 +200,10 @@ def _answer(
                 answer, low, high = (first.column(first.num_columns - k) for k in (3, 2, 1))
                 for row in range(len(first)):
                     entries = [_formatted(first.column(name)[row].as_py()) for name in x]
-                    bounds = f"{said(low[row].as_py())} to {said(high[row].as_py())}"
-                    shown.add_row(*entries, said(answer[row].as_py()), bounds, f"{near[row]:.0f}")
+                    bounds = f"{formatted(low[row].as_py())} to {formatted(high[row].as_py())}"
+                    shown.add_row(
+                        *entries, formatted(answer[row].as_py()), bounds, f"{near[row]:.0f}"
+                    )
             if write is not None:
                 write(batch)
     console.print(shown)

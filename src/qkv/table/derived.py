@@ -1,4 +1,4 @@
-"""Kernels of someone's own as the inner loop calls them: compiled from their formulas."""
+"""Users' own kernels, compiled from their formulas for the inner loop."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NONE = Derived(0, np.empty(0))
 
 
 def in_logs(kernel: Kernel) -> bool:
-    """Whether a kernel says its logarithm better than itself."""
+    """Whether a kernel's logarithm is more accurate than the kernel itself."""
     return type(kernel).log_profile is not Kernel.log_profile
 
 
 def derived_kernel(kernel: Kernel, inverse: float) -> Derived:
-    """The kernel of (query - key) * inverse, compiled; NONE where its formula cannot be."""
+    """The kernel of (query - key) * inverse, compiled; NONE if its formula cannot be compiled."""
     # A tensor, so that it becomes an entry of the parameter and not an instruction.
     scale = torch.tensor(inverse, dtype=torch.float64)
 
@@ -43,12 +43,12 @@ def derived_kernel(kernel: Kernel, inverse: float) -> Derived:
 
     query, key = torch.zeros(2, 1, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)
     with torch.no_grad():
-        found = form(weigh, kernel.formula, query, key, not in_logs(kernel))
-    if isinstance(found, str):
+        kernel_form = form(weigh, kernel.formula, query, key, not in_logs(kernel))
+    if isinstance(kernel_form, str):
         return NONE
     try:
-        address = tile_function(PROGRAMS[found.kind], "scores").address("float64")
+        address = tile_function(PROGRAMS[kernel_form.kind], "scores").address("float64")
     except UnavailableError as reason:
         warn_once(str(reason))
         return NONE
-    return Derived(address, found.parameter.numpy())
+    return Derived(address, kernel_form.parameter.numpy())

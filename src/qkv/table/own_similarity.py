@@ -1,4 +1,4 @@
-"""Comparisons by a similarity of someone's own: a kernel of distance, or any formula of two tokens.
+"""Comparisons by a user's own similarity: a kernel of distance, or any formula of two tokens.
 
 Both are compiled from their formulas; what cannot be compiled is computed by torch.
 """
@@ -27,7 +27,7 @@ _AT_ONCE = 2**22
 
 
 def described(similarity: Similarity) -> str:
-    """What a similarity of someone's own is called."""
+    """The name of a user's own similarity."""
     return str(getattr(similarity.formula, "__name__", type(similarity).__name__))
 
 
@@ -39,12 +39,12 @@ def own_kernel(
     column: str, type: pa.DataType, entries: pa.Array, kernel: Kernel, bandwidth: float
 ) -> Comparison:
     """A kernel of the distance between numbers or times."""
-    own = OwnKernel(column, type, entries, kernel, bandwidth)
-    return own if own.derived.address else ByTorch(own)
+    comparison = OwnKernel(column, type, entries, kernel, bandwidth)
+    return comparison if comparison.derived.address else ByTorch(comparison)
 
 
 class OwnKernel(Distance):
-    """A kernel of someone's own, which the inner loop calls by its address."""
+    """A user's own kernel, which the inner loop calls by its address."""
 
     def __init__(
         self, column: str, type: pa.DataType, entries: pa.Array, kernel: Kernel, bandwidth: float
@@ -120,13 +120,13 @@ class Pairs(Comparison):
 
     def logs(self, keys: pa.Array) -> np.ndarray:
         if self._is_vector:
-            found = key_vectors(keys, self.column, self.query.shape[1])
+            tokens = key_vectors(keys, self.column, self.query.shape[1])
         else:
-            found = numbers(plain(keys))[:, None]
-        if len(found) == 0:
+            tokens = numbers(plain(keys))[:, None]
+        if len(tokens) == 0:
             return np.empty((len(self.query), 0))
         with torch.no_grad():
-            logs = self._compiled(_tensor(found))
+            logs = self._compiled(_tensor(tokens))
         if np.isnan(logs).any():
             raise _not_weights(described(self._similarity))
         return logs

@@ -1,6 +1,6 @@
-"""Make the sample tables up: `python -m qkv.table.samples.make` writes both anew.
+"""Generate the sample tables: `python -m qkv.table.samples.make` writes both.
 
-Nothing in them is real. Names are drawn from two short lists. Salaries rise with the grade point
+They are synthetic. Names are drawn from two short lists. Salaries rise with the grade point
 average, differ by field and scatter: 30,000 + 11,000 · gpa + field + noise of 4,000 a year.
 """
 

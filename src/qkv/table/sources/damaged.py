@@ -1,4 +1,4 @@
-"""Damaged files: what a reader says of them in words of its own becomes one sentence of ours."""
+"""Damaged files: whatever a reader raises becomes one clear error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REFUSALS = (pa.ArrowInvalid, pa.ArrowSerializationError, pa.ArrowCapacityError, 
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Say of a file that it cannot be read, and why, whatever its reader calls that."""
+    """Raise ValueError that names the file and the reason, whatever its reader raises."""
     try:
         yield
     except (FileNotFoundError, PermissionError):
