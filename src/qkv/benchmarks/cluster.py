@@ -1,4 +1,4 @@
-"""Two workers against one, two ranks against two threads, and what the cluster itself costs."""
+"""Two workers against one, two ranks against two threads, and the overhead of the cluster."""
 
 from __future__ import annotations
 
@@ -170,10 +170,10 @@ def _ring() -> Iterator[Figure]:
     pairs = float(_HEADS * _N * _N)
     flops = pairs * 2 * (_D + _D) / seconds[1]
     for ranks in (2, 4):
-        own = [_N // ranks] * ranks
+        shares = [_N // ranks] * ranks
         plan = tensor_plan(
-            ranks=ranks, layout="ring", entries=_HEADS, queries=own, keys=own, sizes=(_D, _D, _D),
-            itemsize=4,
+            ranks=ranks, layout="ring", entries=_HEADS, queries=shares, keys=shares,
+            sizes=(_D, _D, _D), itemsize=4,
         )  # fmt: skip
         rates = Rates(flops=flops * min(ranks, _cores()) / ranks)
         predicted = tensor_seconds(plan, pairs, (_D, _D), rates)

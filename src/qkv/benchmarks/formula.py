@@ -132,7 +132,7 @@ def _eager(formula: Formula) -> Callable[..., Tensor]:
     return answer
 
 
-def _own(formula: Any, operator: str | None = None) -> Callable[..., Tensor]:
+def _ours(formula: Any, operator: str | None = None) -> Callable[..., Tensor]:
     def answer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return qkv.attend(query, key, value, similarity=formula, operator=operator)
 
@@ -143,8 +143,8 @@ def _both_ways(
     answer: Callable[..., Tensor], tokens: list[Tensor], formula: Any
 ) -> Callable[[], Any]:
     leaves = [x.clone().requires_grad_() for x in tokens]
-    wanted = [*leaves, *(formula.parameters() if isinstance(formula, nn.Module) else ())]
-    return lambda: torch.autograd.grad(answer(*leaves).sum(), wanted)
+    inputs = [*leaves, *(formula.parameters() if isinstance(formula, nn.Module) else ())]
+    return lambda: torch.autograd.grad(answer(*leaves).sum(), inputs)
 
 
 def _forward(answer: Callable[..., Tensor], tokens: list[Tensor]) -> Callable[[], Any]:
@@ -158,18 +158,18 @@ def _forward(answer: Callable[..., Tensor], tokens: list[Tensor]) -> Callable[[]
 def _against_eager(row: Row) -> Iterator[Figure]:
     formula = row.formula() if isinstance(row.formula, type) else row.formula
     name, tokens = row.formula.__name__, _tokens(row.n)
-    own, eager = _own(formula), _eager(formula)
+    ours, eager = _ours(formula), _eager(formula)
     start = time.perf_counter()
-    _forward(own, tokens)()
+    _forward(ours, tokens)()
     first = time.perf_counter() - start
-    _both_ways(own, tokens, formula)()
-    whole = time.perf_counter() - start
+    _both_ways(ours, tokens, formula)()
+    elapsed = time.perf_counter() - start
     for direction, limit, run in (
         ("forward", row.forward, _forward),
         ("both ways", row.both, lambda f, x: _both_ways(f, x, formula)),
     ):
-        slow, quick = seconds(run(eager, tokens), run(own, tokens), rounds=3)
-        note = f"{quick * 1e3:.1f} ms; the first call {first if run is _forward else whole:.2f} s"
+        slow, quick = seconds(run(eager, tokens), run(ours, tokens), rounds=3)
+        note = f"{quick * 1e3:.1f} ms; the first call {first if run is _forward else elapsed:.2f} s"
         work = f"{name}, {row.n:,}², {direction}: eager's time / qkv's"
         yield Figure(work, slow / quick, "×", limit, note)
 
@@ -181,7 +181,7 @@ def _against_compile() -> Iterator[Figure]:
         ("forward", "≥ 4", _forward),
         ("both ways", "≥ 3", lambda f, x: _both_ways(f, x, city_block)),
     ):
-        slow, quick = seconds(run(compiled, tokens), run(_own(city_block), tokens), rounds=3)
+        slow, quick = seconds(run(compiled, tokens), run(_ours(city_block), tokens), rounds=3)
         yield Figure(
             f"city_block, {N:,}², {direction}: torch.compile's / qkv's", slow / quick, "×", limit
         )
@@ -198,18 +198,18 @@ def _against_keops() -> Iterator[Figure]:
     def keops(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         squared = ((LazyTensor(query[:, None]) - LazyTensor(key[None])) ** 2).sum(-1)
         weights = 1 / (1 + squared)
-        found: Tensor = (weights @ value) / (weights @ ones)
-        return found
+        answer: Tensor = (weights @ value) / (weights @ ones)
+        return answer
 
-    own = _own(Cauchy())
-    assert torch.allclose(keops(*tokens), own(*tokens), atol=1e-4)
-    slow, quick = seconds(_forward(keops, tokens), _forward(own, tokens), rounds=3)
+    ours = _ours(Cauchy())
+    assert torch.allclose(keops(*tokens), ours(*tokens), atol=1e-4)
+    slow, quick = seconds(_forward(keops, tokens), _forward(ours, tokens), rounds=3)
     note = f"{quick * 1e3:.1f} ms"
     yield Figure(f"Cauchy, {N:,}², forward: KeOps' time / qkv's", slow / quick, "×", "≥ 3", note)
 
 
 class _Gate(nn.Module):
-    """What `qkv.Gated` says, as someone else writes it."""
+    """The formula of `qkv.Gated`, as a user would write it."""
 
     def __init__(self, gated: qkv.Gated) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def _laplacian(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _against_built_in() -> Iterator[Figure]:
-    """What someone writes against the similarity of the package that says the same."""
+    """A user's formula against the similarity of the package with the same formula."""
     tokens, gated = _tokens(N), qkv.Gated(D, D)
     for name, formula, built_in in (
         ("Laplacian", _laplacian, qkv.Laplacian()),
@@ -235,15 +235,15 @@ def _against_built_in() -> Iterator[Figure]:
             ("forward", _forward),
             ("both ways", lambda f, x: _both_ways(f, x, None)),
         ):
-            own, other = seconds(
-                *(run(_own(each, "fused"), tokens) for each in (formula, built_in)), rounds=7
+            ours, other = seconds(
+                *(run(_ours(each, "fused"), tokens) for each in (formula, built_in)), rounds=7
             )
             work = f"{name}, {N:,}², {direction}: its time as a formula / as built in"
-            yield Figure(work, own / other, "×", "≤ 1.05", f"{own * 1e3:.1f} ms")
+            yield Figure(work, ours / other, "×", "≤ 1.05", f"{ours * 1e3:.1f} ms")
 
 
 def _in_a_table() -> Iterator[Figure]:
-    """A kernel of someone's own against the same of the package, over all rows of a table."""
+    """A user's own kernel against the same of the package, over all rows of a table."""
     if importlib.util.find_spec("pyarrow") is None:
         return
     import pyarrow as pa
@@ -257,11 +257,11 @@ def _in_a_table() -> Iterator[Figure]:
     for name, ask, query in (
         ("a query", database.query, 0.5), ("8 queries", database.curve, list(range(8)))
     ):  # fmt: skip
-        own, built_in = (
-            lambda how=how, ask=ask, query=query: ask(query, similarity=how, bandwidth=0.5)
-            for how in (gaussian, "gaussian")
-        )
-        ours, other = seconds(own, built_in, rounds=7)
+        asks = [
+            partial(ask, query, similarity=similarity, bandwidth=0.5)
+            for similarity in (gaussian, "gaussian")
+        ]
+        ours, other = seconds(*asks, rounds=7)
         work = f"Gaussian of {TABLE_ROWS:,} rows, {name}: its time as a formula / as built in"
         yield Figure(work, ours / other, "×", "≤ 1.2", f"{ours * 1e3:.1f} ms")
 
@@ -271,10 +271,10 @@ def _memory() -> Iterator[Figure]:
         return
     for row in ROWS:
         formula = row.formula() if isinstance(row.formula, type) else row.formula
-        run = _both_ways(_own(formula), _tokens(LONG), formula)
-        taken = peak_extra_bytes(run) / MB
+        run = _both_ways(_ours(formula), _tokens(LONG), formula)
+        megabytes = peak_extra_bytes(run) / MB
         name = row.formula.__name__
-        yield Figure(f"{name}, {LONG:,}², both ways: memory", taken, "MB", "≤ 200")
+        yield Figure(f"{name}, {LONG:,}², both ways: memory", megabytes, "MB", "≤ 200")
 
 
 #: Each takes less than a minute on two cores.

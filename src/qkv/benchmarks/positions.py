@@ -45,32 +45,32 @@ def _alibi() -> Iterator[Figure]:
     query, key, value = (torch.randn(1, HEADS, N, D) for _ in range(3))
     bias = Alibi(alibi_slopes(HEADS).float())
     position = torch.arange(N)
-    whole = bias(position[:, None], position).unsqueeze(0)  # (1, heads, n, n): half a gigabyte
-    ahead = whole.masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), -torch.inf)
+    full = bias(position[:, None], position).unsqueeze(0)  # (1, heads, n, n): half a gigabyte
+    ahead = full.masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), -torch.inf)
     work = f"ALiBi + scaled dot, {HEADS} heads, n = {N:,}, against SDPA with the bias as a tensor"
 
-    def theirs(mask: torch.Tensor = whole) -> torch.Tensor:
+    def theirs(mask: torch.Tensor = full) -> torch.Tensor:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     def ours(mask: Any = None) -> torch.Tensor:
         return qkv.attend(query, key, value, mask=mask, bias=bias)
 
     with torch.no_grad():
-        plain, own = seconds(theirs, ours, least=4.0)
-        yield Figure(f"{work}, forward", own / plain, "×", "≤ 1.1", f"{own:.2g} s")
+        plain, our_time = seconds(theirs, ours, least=4.0)
+        yield Figure(f"{work}, forward", our_time / plain, "×", "≤ 1.1", f"{our_time:.2g} s")
         if can_measure_memory():
-            held = peak_extra_bytes(ours) / 1e6
-            yield Figure("… memory beside the arguments", held, "MB", "≤ 100")
-        plain, own = seconds(lambda: theirs(ahead), lambda: ours(qkv.mask.Causal()), least=3.0)
-        yield Figure("… under Causal, forward", own / plain, "×", "", f"{own:.2g} s")
+            megabytes = peak_extra_bytes(ours) / 1e6
+            yield Figure("… memory beside the arguments", megabytes, "MB", "≤ 100")
+        plain, our_time = seconds(lambda: theirs(ahead), lambda: ours(qkv.mask.Causal()), least=3.0)
+        yield Figure("… under Causal, forward", our_time / plain, "×", "", f"{our_time:.2g} s")
     tensors = [tensor.requires_grad_() for tensor in (query, key, value)]
-    plain, own = seconds(
+    plain, our_time = seconds(
         lambda: torch.autograd.grad(theirs().sum(), tensors),
         lambda: torch.autograd.grad(ours().sum(), tensors),
         least=4.0,
         rounds=3,
     )
-    yield Figure("… forward and backward", own / plain, "×", "", f"{own:.2g} s")
+    yield Figure("… forward and backward", our_time / plain, "×", "", f"{our_time:.2g} s")
 
 
 def _learned() -> Iterator[Figure]:
@@ -90,12 +90,12 @@ def _learned() -> Iterator[Figure]:
             qkv.attend(query, key, value, bias=Alibi(slopes)).sum(), [*tokens, slopes]
         )
 
-    plain, own = seconds(theirs, ours, least=4.0, rounds=3)
+    plain, our_time = seconds(theirs, ours, least=4.0, rounds=3)
     work = f"learned ALiBi + scaled dot, {HEADS} heads, n = {N:,}, both ways, against SDPA"
-    yield Figure(work, own / plain, "×", "≤ 1.1", f"{own:.2g} s")
+    yield Figure(work, our_time / plain, "×", "≤ 1.1", f"{our_time:.2g} s")
     if can_measure_memory():
-        held = peak_extra_bytes(ours) / 1e6
-        yield Figure("… memory beside the arguments", held, "MB", "≤ 200")
+        megabytes = peak_extra_bytes(ours) / 1e6
+        yield Figure("… memory beside the arguments", megabytes, "MB", "≤ 200")
 
 
 PARTS = {"equal": _equal, "alibi": _alibi, "learned": _learned}

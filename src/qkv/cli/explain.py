@@ -30,17 +30,21 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class _Masks:
-    causal: Annotated[bool, typer.Option("--causal", help="Look back only.")] = False
+    causal: Annotated[
+        bool, typer.Option("--causal", help="See only keys up to the query's position.")
+    ] = False
     window: Annotated[
         int | None, typer.Option(min=0, help="See only so many keys to either side.")
     ] = None
     blocks: Annotated[
-        int | None, typer.Option(min=1, help="See only the own block of so many keys.")
+        int | None, typer.Option(min=1, help="See only keys in the query's block of so many.")
     ] = None
-    topk: Annotated[int | None, typer.Option(min=1, help="See only so many of the best.")] = None
+    topk: Annotated[
+        int | None, typer.Option(min=1, help="See only the so many keys of highest score.")
+    ] = None
 
     def mask(self) -> Mask | None:
-        """All of them at once; None where none is given."""
+        """Their conjunction; None where none is given."""
         from qkv import mask
 
         masks: list[Mask] = [mask.Causal()] if self.causal else []
@@ -53,7 +57,7 @@ class _Masks:
 @dataclass(frozen=True)
 class _Processes:
     ranks: Annotated[
-        int | None, typer.Option(min=1, help="Share queries and keys out to so many processes.")
+        int | None, typer.Option(min=1, help="Distribute queries and keys over so many processes.")
     ] = None
     layout: Annotated[str, typer.Option(help="How: replicated, ring or zigzag.")] = "ring"
     heads: Annotated[int, typer.Option(min=1, help="With --ranks: heads, times batch.")] = 1
@@ -79,7 +83,7 @@ def explain(
 ) -> None:
     """Say how random data of these sizes would be attended to, why, and at what cost.
 
-    With --ranks, or --rows and --workers: what it would cost to share the work out.
+    With --ranks, or --rows and --workers: what it would cost to distribute the work.
     """
     console = Console()
     if rows is not None:
@@ -138,7 +142,7 @@ def _explain_ranks(
 
 
 def _hanging(line: str, width: int) -> str:
-    """The line folded to the width, its rest below where its words began."""
+    """The line wrapped to the width, with a hanging indent below its first words."""
     words = re.match(r"\W*(?:\w+:?\s+)?", line)
     indent = min(words.end() if words else 0, width // 2)
     return textwrap.fill(line, width, subsequent_indent=" " * indent, drop_whitespace=True)

@@ -58,7 +58,7 @@ def join(
         bool, typer.Option("--explain", help="Say how the tables would be joined, and stop.")
     ] = False,
 ) -> None:
-    """Join two tables softly: every row of one finds its answer in the other."""
+    """Join two tables softly: every row of one is answered by the other."""
     from qkv.table import SoftJoin
     from qkv.table.sources import open_source
 
@@ -69,7 +69,7 @@ def join(
         raise ValueError("--on must name each column once")
     planned = SoftJoin(
         *sources,
-        on={columns: how for columns, how, _ in compared},
+        on={columns: similarity for columns, similarity, _ in compared},
         take=take or None,
         top=top or None,
         cutoff=cutoff,
@@ -89,18 +89,22 @@ def join(
 
 def _compared(word: str, left: pa.Schema) -> tuple[tuple[str, str], str, float | None]:
     """A left and a right column, how they are compared, and how far."""
-    columns, _, how = word.rpartition(":")
+    columns, _, similarity = word.rpartition(":")
     width: float | None = None
     try:
-        width = float(how)
-        columns, _, how = columns.rpartition(":")
+        width = float(similarity)
+        columns, _, similarity = columns.rpartition(":")
     except ValueError:
         pass
-    if not columns or not how:
+    if not columns or not similarity:
         raise ValueError(f"--on must be COLUMN:SIMILARITY[:BANDWIDTH]; got {word!r}")
-    own, sign, other = columns.partition("=")
+    left_name, sign, right_name = columns.partition("=")
     # A column may have the sign in its name.
-    return ((own, other) if sign and columns not in left.names else (columns, columns)), how, width
+    return (
+        ((left_name, right_name) if sign and columns not in left.names else (columns, columns)),
+        similarity,
+        width,
+    )
 
 
 def _show(planned: SoftJoin, console: Console) -> None:
@@ -123,7 +127,7 @@ def _show(planned: SoftJoin, console: Console) -> None:
 
 
 def _write(planned: SoftJoin, path: Path) -> None:
-    """Batch by batch; an interrupted write leaves no half."""
+    """Batch by batch; an interrupted write leaves no partial file."""
     with (
         replacing(path) as half,
         _writer(half, planned.schema) as writer,

@@ -42,11 +42,11 @@ class _Question:
     ] = None
     bandwidth: Annotated[
         list[str] | None,
-        typer.Option(help="How far to look: one, or one for each key ('-' for none)."),
+        typer.Option(help="The bandwidth: one, or one for each key ('-' for none)."),
     ] = None
     cutoff: Annotated[
         float | None,
-        typer.Option(help="How alike texts must be for fuzzy to match them, 0 to 1 [0.6]."),
+        typer.Option(help="The least ratio at which fuzzy matches texts, 0 to 1 [0.6]."),
     ] = None
     where: Annotated[
         str | None, typer.Option(help="Which rows: \"year >= 2020 and field = 'civil'\".")
@@ -90,11 +90,12 @@ class _Reading:
     table: Annotated[str | None, typer.Option(help="The table of a database.")] = None
     sql: Annotated[str | None, typer.Option(help="Or the query that gives its rows.")] = None
     delimiter: Annotated[
-        str | None, typer.Option(help="What parts the columns of a CSV file, where not detected.")
+        str | None,
+        typer.Option(help="What separates the columns of a CSV file, where not detected."),
     ] = None
     encoding: Annotated[str | None, typer.Option(help="Its encoding: utf-8, latin-1, …")] = None
     decimal: Annotated[str | None, typer.Option(help="Its decimal sign: '.' or ','.")] = None
-    thousands: Annotated[str | None, typer.Option(help="Its sign between thousands.")] = None
+    thousands: Annotated[str | None, typer.Option(help="Its thousands separator.")] = None
     type: Annotated[
         list[str] | None,
         typer.Option(help="What a column holds: zip=text. Also integer, number, date, …"),
@@ -146,11 +147,9 @@ def query(
     output: Output,
     scheduler: Annotated[
         str | None,
-        typer.Option(help="Let a Dask cluster read: the address of its scheduler, tcp://…:8786."),
+        typer.Option(help="Read with a Dask cluster: the scheduler's address, tcp://…:8786."),
     ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Say how the source would be asked, and stop.")
-    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print the plan, and stop.")] = False,
     demo: Annotated[
         bool, typer.Option("--demo", help="Ask the sample tables, which are synthetic.")
     ] = False,

@@ -1,4 +1,4 @@
-"""How `qkv query` asks, and shows, draws and writes what it is answered."""
+"""The answers of `qkv query`: printed, drawn and written to files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def answer(
         answers[0].plot(output.plot)
     if output.out is not None:
         _write(answers, output.out)
-    errors = Console(stderr=True, soft_wrap=True)  # not into answers that another program reads
+    errors = Console(stderr=True, soft_wrap=True)  # standard output may be read by a program
     for name, path in (("figure", output.plot), ("answers", output.out)):
         if path is not None:
             errors.print(f"{name}: {path}", style="dim", markup=False, highlight=False)
@@ -97,7 +97,7 @@ def _suggest(
     soft = "fuzzy" if isinstance(query, str) else "gaussian"
     soft_options = {**options, "similarity": {name: soft}, "bandwidth": {}, "top": 3}
     soft_options.pop("by", None)
-    with contextlib.suppress(ValueError, TypeError):  # a hint that fails is no hint
+    with contextlib.suppress(ValueError, TypeError):  # the hint is optional
         near: Any = database.query(query, **soft_options)
         if near.found:
             keys = ", ".join(dict.fromkeys(str(row[name]) for row in near.rows))

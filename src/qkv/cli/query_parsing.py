@@ -1,4 +1,4 @@
-"""What `qkv query` is given as words, as values of the types that columns hold."""
+"""The words that `qkv query` is given, parsed to the types of the columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def keys_of_file(database: Database, path: Path) -> list[dict[str, Any]]:
             for name in database.key:
                 if name not in (reader.fieldnames or []):
                     raise ValueError(
-                        f"{path.name!r} must have a column {name!r}, as the key is called"
+                        f"{path.name!r} must have a column {name!r}, the name of the key"
                     )
             return [
                 _typed(database, {name: row[name] or "" for name in database.key}) for row in reader

@@ -28,7 +28,7 @@ class DataOptions:
         Path | None, typer.Option(help="Instead: lines of sentence, tab, translation.")
     ] = None
     valid_pairs: Annotated[Path | None, typer.Option(help="Such lines to validate on.")] = None
-    demo: Annotated[str | None, typer.Option(help="Instead: made-up data; dates.")] = None
+    demo: Annotated[str | None, typer.Option(help="Instead: synthetic data; dates.")] = None
 
     def sources(self, normalization: str) -> Sources:
         from qkv.translate.data.sources import Sources
@@ -44,7 +44,7 @@ class ModelOptions:
     """What is trained: options of `RNNConfig` and `TransformerConfig`, which check the names."""
 
     model: Annotated[str, typer.Option(help="recurrent or transformer.")] = "recurrent"
-    similarity: Annotated[str | None, typer.Option(help="How to compare, by name.")] = None
+    similarity: Annotated[str | None, typer.Option(help="The similarity, by name.")] = None
     cell: Annotated[str, typer.Option(help="gru or lstm.")] = "gru"
     readout: Annotated[str, typer.Option(help="maxout or tanh.")] = "maxout"
     embedding: Annotated[int, typer.Option(min=1, help="Size of a piece's vector.")] = 256
@@ -96,7 +96,7 @@ class TrainingOptions:
     learning_rate: Annotated[float, typer.Option(min=0.0, help="Its highest value.")] = 1e-3
     warmup: Annotated[int, typer.Option(min=0, help="Steps over which the rate rises.")] = 200
     smoothing: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Of labels: the share of the other pieces.")
+        float, typer.Option(min=0.0, max=0.99, help="Label smoothing, 0 for none.")
     ] = 0.1
     clip: Annotated[float, typer.Option(min=0.0, help="Largest norm of a gradient.")] = 1.0
     patience: Annotated[int, typer.Option(min=1, help="Epochs without progress.")] = 10

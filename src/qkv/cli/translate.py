@@ -18,18 +18,16 @@ if TYPE_CHECKING:
     from qkv.translate.models.recurrent import RNNConfig
     from qkv.translate.models.transformer import TransformerConfig
 
-translate = typer.Typer(
-    help="Train and use a translator that looks back at its source.", no_args_is_help=True
-)
+translate = typer.Typer(help="Train and use a translator with attention.", no_args_is_help=True)
 app.add_typer(translate, name="translate")
 
 _Model = Annotated[Path, typer.Argument(help="A folder that `qkv translate train` made.")]
 _Beam = Annotated[int, typer.Option(min=1, help="How many hypotheses are followed; 1 is greedy.")]
 _Length = Annotated[float, typer.Option(help="0 favours short translations, 1 is neutral.")]
-_Coverage = Annotated[float, typer.Option(help="How much it counts to look at all of the source.")]
+_Coverage = Annotated[float, typer.Option(help="Penalty for source words without attention.")]
 _MaxLength = Annotated[int | None, typer.Option(min=1, help="At most so many pieces.")]
 
-#: Options of `train` that go with --resume and --demo; these bring all others along.
+#: Options of `train` that may be given with --resume and --demo, which determine all others.
 _WITHOUT_CONFIG = ("out", "resume", "demo", "tensorboard")
 
 
@@ -41,14 +39,14 @@ def train(
     out: Annotated[Path, typer.Option(help="The folder that the model goes to.")],
     data: DataOptions,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the training in --out.")
+        bool, typer.Option("--resume", help="Continue the training in --out.")
     ] = False,
     model: ModelOptions,
     tokenizer: TokenizerOptions,
     training: TrainingOptions,
     tensorboard: Annotated[Path | None, typer.Option(help="Write curves to this folder.")] = None,
 ) -> None:
-    """Train a translator. Ctrl-C saves; --resume goes on as if nothing had happened."""
+    """Train a translator. Ctrl-C saves; --resume continues exactly from there."""
     from qkv.translate.training import callbacks, setup
     from qkv.translate.training.checkpoint import Checkpoint
     from qkv.translate.training.ranks import joined
@@ -84,7 +82,7 @@ def train(
             with display:
                 session.training.run()
         except Interrupted:
-            hint = f"stopped and saved; go on with: qkv translate train --out {out} --resume"
+            hint = f"stopped and saved; continue with: qkv translate train --out {out} --resume"
             console.print(hint, markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
     console.print(f"the best model is in {out}", markup=False, highlight=False, soft_wrap=True)
@@ -102,7 +100,7 @@ def run(
     coverage: _Coverage = 0.0,
     max_length: _MaxLength = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw what each word looked at: .svg, .png or .pdf.")
+        Path | None, typer.Option(help="Draw the alignment to this .svg, .png or .pdf.")
     ] = None,
 ) -> None:
     """Translate sentences, or standard input line by line as it comes."""
@@ -161,12 +159,12 @@ def score(
 
 
 def _refuse_others(context: typer.Context, chosen: str) -> None:
-    """Refuse options whose values a checkpoint or a demonstration brings along."""
+    """Reject options whose values are determined by a checkpoint or a demonstration."""
     for name in context.params:
         origin = context.get_parameter_source(name)
         if origin is not None and origin.name == "COMMANDLINE" and name not in _WITHOUT_CONFIG:
             option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{chosen} brings its own data, sizes and recipe; got {option} too")
+            raise ValueError(f"{chosen} determines data, sizes and recipe; got {option} too")
 
 
 def _draw(interpreter: Interpreter, translation: Translation, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The date translator: trained on first use, in a process of its own, and kept."""
+"""The date translator: trained on first use, in a separate process, and cached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_POINTS = 400
 
 
 def kept_at() -> Path:
-    """Where the translator is kept between one use and the next."""
+    """The cache directory of the translator."""
     chosen = os.environ.get("XDG_CACHE_HOME")
     return (Path(chosen) if chosen else Path.home() / ".cache") / "qkv" / "explore" / "dates"
 
@@ -75,11 +75,11 @@ class Dates:
     def _watch(self, process: subprocess.Popen[str], half: Path) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            told = json.loads(line)
-            if "exact" in told:
-                self._exact = float(told["exact"])
+            event = json.loads(line)
+            if "exact" in event:
+                self._exact = float(event["exact"])
             else:
-                self._curve.append(told)
+                self._curve.append(event)
         ended = process.wait()
         process.stdout.close()
         with self._lock:
@@ -100,7 +100,7 @@ class Dates:
         }
 
     def stop(self) -> None:
-        """End a training that runs; what it learned is lost."""
+        """Stop a running training; its result is discarded."""
         process = self._process
         if process is not None:
             process.kill()

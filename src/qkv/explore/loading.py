@@ -1,4 +1,4 @@
-"""Heavy packages, loaded once the first page is on its way; the page shows how far it is."""
+"""Heavy packages, imported in the background after the first page; the page shows progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guided tour: ten steps through the rooms that tell the source texts' story in order."""
+"""The guided tour: ten steps through the rooms, in the order of the source texts."""
 
 from __future__ import annotations
 

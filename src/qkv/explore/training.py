@@ -1,6 +1,6 @@
-"""`python -m qkv.explore.training FOLDER`: train the date translator, telling a line a moment.
+"""`python -m qkv.explore.training FOLDER`: train the date translator, printing its progress.
 
-A process of its own, so that answers do not wait for training, and its end ends it.
+A separate process, so that requests do not wait for training, and that it can be killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVERY = 5
 
 
 class Teller:
-    """Writes how training goes to standard output, as lines of JSON."""
+    """Writes the progress of training to standard output, as lines of JSON."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs

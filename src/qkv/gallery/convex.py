@@ -44,8 +44,8 @@ def parts() -> Iterator[Part]:
     )
     rows = []
     for bandwidth in BANDWIDTHS:
-        *_, found, pooled = pool(bandwidth)
-        share = "  ".join(f"{weight:.2f}" for weight in found)
+        *_, shares, pooled = pool(bandwidth)
+        share = "  ".join(f"{weight:.2f}" for weight in shares)
         rows.append([f"{bandwidth:g}", share, f"({pooled[0]:.2f}, {pooled[1]:.2f})"])
     rows.append(["∞", "  ".join(["0.20"] * 5), "({:.2f}, {:.2f})".format(*value.mean(0))])
     yield Table(["bandwidth", "weights of the five keys", "answer"], rows)

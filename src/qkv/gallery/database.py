@@ -37,17 +37,17 @@ def parts() -> Iterator[Part]:
     yield Result(
         f"John Doe: {hit.value}. Jon Doe: {miss.value or 'nothing'}; forgiving: {soft.value}"
     )
-    asked = ["a key that is there", "a key that is not", "the same, fuzzy", "swapped: by major"]
+    labels = ["a key that is there", "a key that is not", "the same, fuzzy", "swapped: by major"]
     yield Table(
         ["asked", "query", "answer", "heaviest rows, with their weights"],
         [
             [
-                how,
+                label,
                 *map(str, answer.query.values()),
                 str(answer.value or "nothing found"),
                 _rows(answer),
             ]
-            for how, answer in zip(asked, answers, strict=True)
+            for label, answer in zip(labels, answers, strict=True)
         ],
     )
     yield Figure(_draw(hit, soft), "Weights over the names nearest to the query: one-hot, and soft")

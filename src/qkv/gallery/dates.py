@@ -37,8 +37,8 @@ def parts() -> Iterator[Part]:
     interpreter, curve = trained(corpus.pairs, sizes, spelling, recipe)
     yield Step("translating dates it never saw")
     tested = dates.pairs(TESTED, seed=4, held_out=True).pairs
-    found = interpreter.best([pair.source for pair in tested], Search(beam=1))
-    right = sum(text == pair.target for text, pair in zip(found, tested, strict=True))
+    translations = interpreter.best([pair.source for pair in tested], Search(beam=1))
+    right = sum(text == pair.target for text, pair in zip(translations, tested, strict=True))
     yield Result(f"{right} of {TESTED} held-out dates without a mistake, {PAIRS:,} pairs, "
                  f"{EPOCHS} epochs")  # fmt: skip
     best = [each[0] for each in interpreter.translate(SHOWN)]

@@ -68,8 +68,8 @@ def _text(draw: random.Random, shortest: int, longest: int) -> str:
 
 
 def _share(speaker: Interpreter, texts: list[str]) -> float:
-    found = speaker.best(texts, Search(beam=1, max_length=LONGEST + 2))
-    return sum(a == b[::-1] for a, b in zip(found, texts, strict=True)) / len(texts)
+    spoken = speaker.best(texts, Search(beam=1, max_length=LONGEST + 2))
+    return sum(a == b[::-1] for a, b in zip(spoken, texts, strict=True)) / len(texts)
 
 
 def _draw(names: list[str], shares: list[list[float]]) -> Any:

@@ -46,12 +46,12 @@ def parts() -> Iterator[Part]:
     )
     yield Figure(figure, "Salaries by GPA, darker the more they weigh; the weights below")
     rows = []
-    for name, how in SIMILARITIES.items():
-        found = salaries.query(ASKED, **how, top=400)
+    for name, options in SIMILARITIES.items():
+        answer = salaries.query(ASKED, **options, top=400)
         rows.append(
             [
-                name, _over_keys(found), f"{found.value:,.0f}", f"{found.std:,.0f}",
-                f"{found.effective_rows:.1f}",
+                name, _over_keys(answer), f"{answer.value:,.0f}", f"{answer.std:,.0f}",
+                f"{answer.effective_rows:.1f}",
             ]
         )  # fmt: skip
     yield Table(["similarity", "GPA 2.0 … 4.0", "salary", "±", "rows"], rows,

@@ -1,4 +1,4 @@
-"""Pairs of sentences, read from files; what could not be used is counted and named."""
+"""Pairs of sentences, read from files; unusable lines are counted and reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 #: How the many ways to write one letter become one; "nfkc" also unites look-alikes.
 Form: TypeAlias = Literal["nfc", "nfkc", "none"]
 
-#: A line longer than this is no sentence.
+#: Longer lines are not sentences.
 MAX_CHARACTERS = 10_000
 #: A line may hold more than two sentences, but not more bytes than this.
 MAX_LINE = 2**20
@@ -23,7 +23,7 @@ MAX_REFUSED = 10**6
 
 _NAMED_LINES = 5
 
-#: What stands where a file has ended; no line can hold it.
+#: Marks the end of a file; no line can hold it.
 _END = "\n"
 
 
@@ -129,7 +129,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
                     raise ValueError(f"{path}: line {number:,} is longer than {MAX_LINE:,} bytes")
                 yield raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is no whole gzip file: {error}") from error
+        raise ValueError(f"{path} is not a complete gzip file: {error}") from error
 
 
 def _fault(columns: Sequence[str | None]) -> str | None:

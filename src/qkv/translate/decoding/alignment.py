@@ -1,4 +1,4 @@
-"""Which source each target looked at, from pieces to words."""
+"""Alignments of target and source tokens, merged from pieces to words."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def merged(
 ) -> Alignment:
     """The alignment of words, where each piece belongs to the word of this number.
 
-    A word is looked at as much as its pieces together; it looks as its pieces do on average. So
-    rows still sum to 1.
+    The weight of a source word is the sum over its pieces, the row of a target word the mean over
+    its pieces. So rows still sum to 1.
     """
     source = _labels(alignment.source, source_words, join_source)
     target = _labels(alignment.target, target_words, join_target)
@@ -40,7 +40,7 @@ def merged(
 def _labels(
     pieces: Sequence[str], words: Sequence[int], join: Callable[[Sequence[str]], str]
 ) -> list[str]:
-    found: list[list[str]] = [[] for _ in range(max(words, default=-1) + 1)]
+    labels: list[list[str]] = [[] for _ in range(max(words, default=-1) + 1)]
     for piece, word in zip(pieces, words, strict=True):
-        found[word].append(piece)
-    return [join(parts) for parts in found]
+        labels[word].append(piece)
+    return [join(parts) for parts in labels]

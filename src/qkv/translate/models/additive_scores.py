@@ -21,7 +21,7 @@ _FAR = 20.0  # beyond, tanh is 1 to the last digit of either type
 
 
 def can_compare(query: Tensor) -> bool:
-    """Whether the kernel knows such numbers and nobody asks for a way back."""
+    """Whether the kernel supports such tensors and no gradient is needed."""
     return has_kernels(query) and not torch.is_grad_enabled()
 
 

@@ -52,8 +52,10 @@ class Ranks(SingleProcess):
         return DistributedDataParallel(module)
 
     def total(self, *numbers: float) -> list[float]:
-        found: list[float] = self._exchange.sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
-        return found
+        totals: list[float] = self._exchange.sum(
+            torch.tensor(numbers, dtype=torch.float64)
+        ).tolist()
+        return totals
 
 
 class Loss(nn.Module):
@@ -64,8 +66,8 @@ class Loss(nn.Module):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> Tensor:
-        found: Tensor = self.model.loss(batch, self.smoothing)  # type: ignore[operator]
-        return found
+        loss: Tensor = self.model.loss(batch, self.smoothing)  # type: ignore[operator]
+        return loss
 
 
 @contextmanager

@@ -176,9 +176,9 @@ class Training:
         out_of_time = minutes is not None and self._agreed(self.progress.seconds >= 60 * minutes)
         return out_of_time or self.progress.waited >= self.recipe.patience
 
-    def _agreed(self, wanted: bool) -> bool:
+    def _agreed(self, vote: bool) -> bool:
         """Whether some process wants it: all do the same at the same step."""
-        return self.ranks.total(float(wanted))[0] > 0
+        return self.ranks.total(float(vote))[0] > 0
 
     def _epoch(self) -> None:
         progress, recipe = self.progress, self.recipe
@@ -210,13 +210,13 @@ class Training:
 
     def _step(self, group: Sequence[int], batches: int) -> int:
         progress, recipe = self.progress, self.recipe
-        own = self.ranks.share(group)
+        shard = self.ranks.share(group)
         # Whoever has nothing to learn from joins in all the same, with a weight of 0.
-        examples = [self.examples[i] for i in own or group[:1]]
+        examples = [self.examples[i] for i in shard or group[:1]]
         batch = collate(examples).to(self.model.output.weight.device)
         tokens = sum(len(self.examples[i].target) + 1 for i in group)
         self.optimizer.zero_grad()
-        loss = self._loss(batch) * float(len(own) > 0)
+        loss = self._loss(batch) * float(len(shard) > 0)
         # Gradients are averaged over processes, and each has a part of the sum.
         (loss * (self.ranks.count / tokens)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
@@ -238,8 +238,8 @@ class Training:
     def _validated(self) -> Epoch:
         """How good the model is now, by a greedy search; the progress remembers the best."""
         progress, watch = self.progress, self.recipe.watch
-        found = self.interpreter.best([pair.source for pair in self.valid], Search(beam=1))
-        scores = score(found, [pair.target for pair in self.valid], self.recipe.tokenize)
+        translations = self.interpreter.best([pair.source for pair in self.valid], Search(beam=1))
+        scores = score(translations, [pair.target for pair in self.valid], self.recipe.tokenize)
         loss = self._valid_loss()
         now = {"bleu": scores.bleu, "exact": scores.exact, "loss": -loss}[watch]
         is_best = progress.best is None or now > progress.best
@@ -253,7 +253,7 @@ class Training:
             scores.bleu,
             scores.exact,
             is_best,
-            (self.valid[pick].source, self.valid[pick].target, found[pick]),
+            (self.valid[pick].source, self.valid[pick].target, translations[pick]),
         )
 
     @torch.no_grad()
