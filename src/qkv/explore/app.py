@@ -183,14 +183,14 @@ def _error(sentence: str, status: int) -> JSONResponse:
 def _http_error(_: Request, error: HTTPException) -> Response:
     messages = {
         404: "there is nothing at this address",
-        405: "this address is asked in another way",
+        405: "this address has another method",
     }
     return _error(messages.get(error.status_code, error.detail), error.status_code)
 
 
 def _failed(_: Request, error: Exception) -> Response:
     logging.getLogger("qkv.explore").error("a question failed", exc_info=error)
-    return _error("this went wrong in a way that nobody foresaw; the terminal has the details", 500)
+    return _error("an unexpected error occurred; see the terminal for details", 500)
 
 
 def _refuse_constant(name: str) -> NoReturn:

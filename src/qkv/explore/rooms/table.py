@@ -106,7 +106,7 @@ def curve(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
     grid = [low + (high - low) * step / (GRID - 1) for step in range(GRID)]
     options = question.options(database.schema)
     if options["similarity"] == "equal":
-        raise ValueError("a curve needs a kernel: equal keys alone say nothing in between")
+        raise ValueError("a curve needs a kernel: equal keys give no answers in between")
     _check_groups(question, desk)
     curves = database.curve(grid, **options, progress=ticket.check)
     lines = dict(list(curves.items())[:LINES]) if question.by else {None: curves}
