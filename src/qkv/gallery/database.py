@@ -1,10 +1,10 @@
 """The key-value database: a look-up that is hard, and one that forgives
 
-A database pairs keys with values: a student's name with a major. Asked for a key it knows, it
+A database pairs keys with values: a student's name with a major. For a key that exists, it
 returns that key's value and ignores all others: the similarity is 1 where query and key are equal
 and 0 elsewhere, so the row of weights is one-hot. A name that is not there attends to nothing, and
-the answer is empty; a similarity that forgives misspellings finds it softly. To ask by major, keys
-and values must be swapped. The students are made up.
+the answer is empty; a similarity that tolerates misspellings finds it softly. To query by major,
+keys and values must be swapped. The students are synthetic.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The Bahdanau translator: dates of fifteen languages to ISO dates
 
-A small recurrent network reads a date character by character and writes it anew, looking back at
-every step (Eq. 13). The alignments show what each character it wrote looked at: year, month and day
-find their sources in whatever order the language has them. Days it is tested on were never seen
-in any language. It is trained for seconds here; `qkv translate train --demo dates` trains longer.
+A small recurrent network reads a date character by character and writes it as an ISO date, with
+attention to the source at every step (Eq. 13). The alignments show which characters each output
+attends to: year, month and day find their sources in whatever order the language has them. Days in
+the test set do not occur in training, in any language. It is trained for seconds here;
+`qkv translate train --demo dates` trains longer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Why attention is needed: one state is too small
 
-Two translators learn to reverse strings, from the same pairs and for as long. One hands its
-decoder the encoder's last state, all there was before attention; the other lets it look back at
-every state (Eq. 13). The fixed state has room for short strings only.
+Two translators learn to reverse strings, from the same pairs and for the same time. One passes the
+encoder's last state to its decoder, as all models did before attention; the other lets it attend to
+every state (Eq. 13). The fixed state is large enough for short strings only.
 """
 
 from __future__ import annotations

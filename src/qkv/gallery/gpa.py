@@ -1,9 +1,9 @@
 """A soft look-up: what does an engineer with a GPA of 3.5 start with?
 
-A hard look-up knows only those who have exactly 3.5. A soft one weights every salary in the table
+A hard look-up finds only those who have exactly 3.5. A soft one weights every salary in the table
 by how near its GPA is: those from 3.4 to 3.6 count most, those at 3.0 and 4.0 hardly at all. The
-bandwidth says how far to look; where nobody says it, the one with the lowest leave-one-out error
-is taken. The salaries are made up.
+bandwidth is the width of the kernel; by default, the one with the lowest leave-one-out error is
+used. The salaries are synthetic.
 """
 
 from __future__ import annotations

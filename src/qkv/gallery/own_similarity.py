@@ -1,7 +1,7 @@
 """Your own similarity, compiled
 
-A similarity is a function of queries and keys, written in plain torch. qkv traces it once, tells
-which axis is which, differentiates it and compiles it to a kernel that never holds the queries ×
+A similarity is a function of queries and keys, written in plain torch. qkv traces it once,
+identifies the axes, differentiates it and compiles it to a kernel that never holds the queries ×
 keys matrix. Here it is the negative city-block distance. Eager is the same formula in torch, which
 builds a block of queries × keys × features. Times are of this machine, the best of three, forwards
 and backwards, once the kernel is compiled.

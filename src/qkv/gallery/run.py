@@ -1,4 +1,4 @@
-"""Running examples one after the other, and what came of each."""
+"""Run examples one after the other, and collect their results."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Shown:
 
 
 def run(name: str, tell: Callable[[str], None] = lambda _: None) -> Shown:
-    """Run one example; `tell` hears of each step that takes a while.
+    """Run one example; `tell` is called for each step that takes a while.
 
-    A missing package skips the example and is its reason: the others need not wait for it.
+    A missing package skips the example and is recorded as the reason.
     """
     start, parts = time.perf_counter(), []
     example = None
@@ -63,7 +63,7 @@ def run(name: str, tell: Callable[[str], None] = lambda _: None) -> Shown:
 
 
 def run_all(names: Sequence[str], tell: Callable[[int, str], None]) -> list[Shown]:
-    """Run examples; `tell` hears how many are done, and what is under way."""
+    """Run examples; `tell` is called with how many are done, and the current step."""
     shown_by_name: dict[str, Shown] = {}
 
     def take(name: str) -> None:
@@ -86,7 +86,7 @@ def run_all(names: Sequence[str], tell: Callable[[int, str], None]) -> list[Show
 
 @contextlib.contextmanager
 def _in_background(name: str | None) -> Iterator[Callable[[], Shown] | None]:
-    """An example under way in a process of its own; what is yielded waits for it."""
+    """Run an example in another process; the yielded function waits for its result."""
     if name is None:
         yield None
         return

@@ -1,9 +1,9 @@
 """Sparse attention: cost against length
 
 A window lets each token see 64 neighbours to either side, so the work grows with the length, not
-with its square. The plan finds the window's band and computes nothing outside of it: no key is
-looked at only to be masked. Both take the same mask objects, and the answers within the band are
-exact. Times are of this machine, the best of three.
+with its square. The operator computes nothing outside of the window's band: no score is computed
+only to be masked. Both take the same mask objects, and the answers within the band are exact. Times
+are of this machine, the best of three.
 """
 
 from __future__ import annotations

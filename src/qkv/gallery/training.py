@@ -17,7 +17,7 @@ from qkv.translate.training.train import Epoch, TrainingState
 
 @dataclass
 class Curve:
-    """The loss of each step; a watcher of the training."""
+    """The loss of each step; a callback of the training."""
 
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -39,7 +39,7 @@ def trained(
     spelling: TokenizerConfig,
     recipe: TrainingConfig,
 ) -> tuple[Interpreter, Curve]:
-    """A translator that learned these pairs, kept in no file."""
+    """A translator trained on these pairs, which is not saved."""
     curve = Curve()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pairs.tsv"
@@ -53,7 +53,7 @@ def trained(
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Models this small wait for threads longer than they compute."""
+    """One thread: models this small would wait for threads longer than they compute."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
