@@ -55,10 +55,10 @@ def test_long_pairs_are_left_out_by_line() -> None:
         [1, 4, 9],
         SkippedLines({"x": [2]}),
     )
-    found, refused = encode(corpus, words, words, max_length=2)
+    found, skipped = encode(corpus, words, words, max_length=2)
     assert found == [Example([4, END], [5])]
-    assert refused.lines == {"x": [2], "of more than 2 pieces": [4, 9]}
-    assert corpus.refused.lines == {"x": [2]}
+    assert skipped.lines == {"x": [2], "of more than 2 pieces": [4, 9]}
+    assert corpus.skipped.lines == {"x": [2]}
     with pytest.raises(ValueError, match=r"^at least one pair must have no more than 0 pieces"):
         encode(corpus, words, words, max_length=0)
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from toy import RECIPE, SIZES, SPELLING, write_pairs
+from toy import RECIPE, SIZES, TOKENIZER, write_pairs
 
 from qkv.translate import TrainingConfig, begin, load, resume
 from qkv.translate.data.batches import Batching
@@ -32,8 +32,8 @@ def _torchrun(folder: Path, *words: str) -> subprocess.Popen[str]:
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
         "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "qkv", "translate",
         "train", "--pairs", str(sources.pairs), "--valid-pairs", str(sources.valid_pairs),
-        "--out", str(folder / "model"), "--level", SPELLING.level, "--vocabulary",
-        str(SPELLING.size), "--embedding", str(SIZES.embedding), "--hidden", str(SIZES.hidden),
+        "--out", str(folder / "model"), "--level", TOKENIZER.level, "--vocabulary",
+        str(TOKENIZER.size), "--embedding", str(SIZES.embedding), "--hidden", str(SIZES.hidden),
         "--dropout", "0", "--batch-tokens", str(_BATCH), "--smoothing", "0", "--watch", "exact",
         "--learning-rate", str(RECIPE.learning_rate), "--warmup", str(RECIPE.warmup), "--seed",
         "3", *words,
@@ -93,7 +93,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     )  # fmt: skip
     diary = Diary()
     sizes = load(two / "model").model.sizes
-    begun = begin(one / "model", write_pairs(one), sizes, SPELLING, recipe, diary)
+    begun = begin(one / "model", write_pairs(one), sizes, TOKENIZER, recipe, diary)
     begun.training.run()
     assert _last(two)["progress"]["step"] == begun.training.progress.step
     # Three digits are printed; the weights tell whether the curves agree to rounding.

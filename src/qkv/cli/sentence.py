@@ -86,7 +86,7 @@ def _by_vectors(text: str, similarity: str | None, temperature: float | None) ->
 def _inside(
     text: str, model: str, layer: int | None, head: int | None, rollout: bool, pieces: bool
 ) -> SentenceAttention:
-    """By MiniLM or a model of the user's own: words where they are known, else pieces."""
+    """By MiniLM or the user's own model: words where they are known, else pieces."""
     if model == "minilm" and not pieces:
         if rollout:
             raise ValueError("--rollout goes from piece to piece: add --pieces")
@@ -115,7 +115,7 @@ def _check(
     head: int | None,
     more: dict[str, bool],
 ) -> None:
-    """Options that do not fit each other, before anything heavy is imported."""
+    """Raise where options exclude each other, before anything heavy is imported."""
     if model is None:
         _refuse("belongs to --model", layer=layer, head=head)
         _refuse("belongs to --model", **{name: given or None for name, given in more.items()})
@@ -148,13 +148,13 @@ def _draw(attention: SentenceAttention, rows: list[int] | None, path: Path) -> N
 def _write(
     attention: SentenceAttention, layer: int | None, head: int | None, title: str, path: Path
 ) -> str:
-    """Write a page that opens on what was asked for, else on the head that tells most."""
+    """Write a page that opens on the requested layer and head, else on the most informative."""
     import qkv
 
     layers = range(len(attention.every))
     if layer is None and head is None:
         start: tuple[int, int | None] = qkv.summary.most_telling(attention.every)
-        opens = f", opens on layer {start[0]}, head {start[1]}, which tells most"
+        opens = f", opens on layer {start[0]}, head {start[1]}, the most informative"
     else:
         start, opens = (layers[-1] if layer is None else layer, head), ""
     page = qkv.view(attention.every, attention.words, layers=layers, start=start, title=title)

@@ -76,8 +76,8 @@ def train(
             session = setup.begin(
                 out, sources, model_config, tokenizer_config, training_config, callback, ranks
             )
-        if len(session.refused):
-            console.print(f"left out: {session.refused}", markup=False, highlight=False)
+        if len(session.skipped):
+            console.print(f"left out: {session.skipped}", markup=False, highlight=False)
         try:
             with display:
                 session.training.run()
@@ -142,8 +142,8 @@ def score(
     interpreter = load(model)
     corpus = read_parallel(source, target, interpreter.form)
     console = Console(soft_wrap=True)
-    if len(corpus.refused):
-        console.print(f"left out: {corpus.refused}", markup=False, highlight=False)
+    if len(corpus.skipped):
+        console.print(f"left out: {corpus.skipped}", markup=False, highlight=False)
     with console.status("translating"):
         search = Search(beam, 1, length, coverage, max_length)
         translations = interpreter.best([pair.source for pair in corpus.pairs], search)

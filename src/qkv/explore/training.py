@@ -39,14 +39,14 @@ class Teller:
 
 
 def train(folder: Path, pairs: int, epochs: int) -> None:
-    sizes, spelling, recipe = DATES
+    sizes, tokenizer, recipe = DATES
     recipe = dataclasses.replace(recipe, epochs=epochs)
     with tempfile.TemporaryDirectory(prefix="qkv-explore-") as place:
         file = Path(place) / "dates.tsv"
         corpus = dates.pairs(pairs, seed=1)
         file.write_text("".join(f"{a}\t{b}\n" for a, b in corpus.pairs), encoding="utf-8")
         sources = Sources(pairs=str(file))
-        begin(folder, sources, sizes, spelling, recipe, Teller(epochs)).training.run()
+        begin(folder, sources, sizes, tokenizer, recipe, Teller(epochs)).training.run()
 
 
 def _tell(line: dict[str, Any]) -> None:

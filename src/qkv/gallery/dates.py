@@ -30,12 +30,12 @@ DRAWN = SHOWN[:2]
 
 
 def parts() -> Iterator[Part]:
-    sizes, spelling, recipe = DATES
+    sizes, tokenizer, recipe = DATES
     yield Step(f"writing {PAIRS:,} dates in fifteen languages")
     corpus = dates.pairs(PAIRS, seed=3)
     yield Step("training the translator")
     recipe = dataclasses.replace(recipe, epochs=EPOCHS)
-    interpreter, curve = trained(corpus.pairs, sizes, spelling, recipe)
+    interpreter, curve = trained(corpus.pairs, sizes, tokenizer, recipe)
     yield Step("translating dates it never saw")
     tested = dates.pairs(TESTED, seed=4, held_out=True).pairs
     translations = interpreter.best([pair.source for pair in tested], Search(beam=1))

@@ -3,7 +3,7 @@
 "When he saw his owner, the dog was happy, so he wagged his tail". To guess the word "happy", one
 looks at the owner, the dog, the wagging and the tail. With word vectors, which are the same in
 every sentence, a word mostly attends to itself and to words of similar meaning. In a trained head
-of MiniLM, whose states depend on the sentence, "happy" attends to the tail, the wagging and the dog.
+of MiniLM, where states depend on the sentence, "happy" attends to tail, wagging and dog.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Curve:
 def trained(
     pairs: Iterable[tuple[str, str]],
     sizes: RNNConfig,
-    spelling: TokenizerConfig,
+    tokenizer: TokenizerConfig,
     recipe: TrainingConfig,
 ) -> tuple[Interpreter, Curve]:
     """A translator trained on these pairs, which is not saved."""
@@ -45,7 +45,7 @@ def trained(
         file = Path(folder) / "pairs.tsv"
         file.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
         sources = Sources(pairs=str(file))
-        session = begin(Path(folder) / "model", sources, sizes, spelling, recipe, curve)
+        session = begin(Path(folder) / "model", sources, sizes, tokenizer, recipe, curve)
         with _one_thread():
             session.training.run()
     return session.training.interpreter, curve

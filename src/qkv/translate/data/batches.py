@@ -60,21 +60,21 @@ def encode(
     corpus: Corpus, source: Vocabulary, target: Vocabulary, max_length: int
 ) -> tuple[list[Example], SkippedLines]:
     """The pairs in numbers, without those that are longer than `max_length` pieces."""
-    examples, refused = (
+    examples, skipped = (
         [],
-        SkippedLines({reason: list(x) for reason, x in corpus.refused.lines.items()}),
+        SkippedLines({reason: list(x) for reason, x in corpus.skipped.lines.items()}),
     )
     for line, pair in zip(corpus.lines, corpus.pairs, strict=True):
         left, right = source.split(pair.source).numbers, target.split(pair.target).numbers
         if len(left) > max_length or len(right) > max_length:
-            refused.add(f"of more than {max_length} pieces", line)
+            skipped.add(f"of more than {max_length} pieces", line)
         else:
             examples.append(Example([*left, END], right))
     if not examples:
         raise ValueError(
             f"at least one pair must have no more than {max_length} pieces a side; got none"
         )
-    return examples, refused
+    return examples, skipped
 
 
 def epoch(examples: Sequence[Example], batching: Batching, seed: int) -> list[list[int]]:

@@ -81,6 +81,6 @@ def held_out(
     training = Corpus(
         [corpus.pairs[i] for i in remaining],
         [corpus.lines[i] for i in remaining],
-        SkippedLines({reason: list(lines) for reason, lines in corpus.refused.lines.items()}),
+        SkippedLines({reason: list(lines) for reason, lines in corpus.skipped.lines.items()}),
     )
     return training, [pair for pair in corpus.pairs if pair.source in chosen]

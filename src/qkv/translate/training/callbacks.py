@@ -115,16 +115,16 @@ class TensorBoard:
 class CallbackList:
     """Several callbacks as one."""
 
-    def __init__(self, *watchers: train.Callback) -> None:
-        self.watchers = watchers
+    def __init__(self, *callbacks: train.Callback) -> None:
+        self.callbacks = callbacks
 
     def step(self, progress: train.TrainingState, batches: int, tokens: int) -> None:
-        for watcher in self.watchers:
-            watcher.step(progress, batches, tokens)
+        for callback in self.callbacks:
+            callback.step(progress, batches, tokens)
 
     def epoch(self, progress: train.TrainingState, result: Epoch) -> None:
-        for watcher in self.watchers:
-            watcher.epoch(progress, result)
+        for callback in self.callbacks:
+            callback.epoch(progress, result)
 
 
 class NullCallback:

@@ -74,7 +74,7 @@ class Checkpoint:
             raise ValueError(f"{folder / _CONFIG} is not a checkpoint of qkv translate")
         version = config.get("version")
         if type(version) is not int or version < 1:
-            raise ValueError(f"{folder} has format version {version!r}, which there never was")
+            raise ValueError(f"{folder} has format version {version!r}, which is unknown")
         if version > VERSION:
             raise ValueError(
                 f"{folder} has format version {version}; "
@@ -123,7 +123,7 @@ class Checkpoint:
         progress: dict[str, Any],
         is_best: bool,
     ) -> None:
-        """Write the model and all that is needed to go on; `is_best` makes it the one to use."""
+        """Write the model and the training state; `is_best` makes it the one to use."""
         step = progress["step"]
         weights, state = f"weights-{step}.safetensors", f"training-{step}.safetensors"
         to_bytes = require("safetensors.torch", "translate").save
@@ -171,7 +171,7 @@ def check_fit(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) ->
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically."""
     half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with half.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF as sacrebleu counts them."""
+"""The quality of translations: BLEU and chrF by sacrebleu."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = 
             f"got {len(references)}"
         )
     metrics = require("sacrebleu.metrics", "translate")
-    # Text that is tokenised already is what "none" is for; the hint against it would be noise.
+    # force=True: "none" is meant for tokenised text, against which sacrebleu would warn.
     bleu, chrf = metrics.BLEU(tokenize=tokenize, force=True), metrics.CHRF()
     streams = [list(references)]  # one reference for each sentence
     matches = sum(a == b for a, b in zip(hypotheses, references, strict=True))

@@ -10,7 +10,7 @@ from typing import Any
 
 from qkv.optional_dependencies import require
 
-GROUND, PAPER, INK, MUTED, LINE = "#ffffff", "#f6f7f9", "#20242c", "#59616e", "#dfe3e8"
+GROUND, INK, MUTED, LINE = "#ffffff", "#20242c", "#59616e", "#dfe3e8"
 QUERY, KEY, WEIGHT, ANSWER = "#b3430a", "#1f5fa8", "#7a2fa6", "#0b7350"
 
 #: Lines without a role of their own, distinguishable also in greyscale.
