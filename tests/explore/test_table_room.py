@@ -179,7 +179,7 @@ def test_asking_by_hand(open_page: Open) -> None:
     page.get_by_label("Similarity", exact=True).select_option("equal")
     ask.fill("3.475")
     ask.press("Enter")
-    expect(facts).to_contain_text("no row speaks")
+    expect(facts).to_contain_text("no row has weight")
     page.go_back()
     page.go_back()
     expect(facts).to_contain_text("gpa 3.0")

@@ -37,10 +37,10 @@ class _Masks:
         int | None, typer.Option(min=0, help="See only so many keys to either side.")
     ] = None
     blocks: Annotated[
-        int | None, typer.Option(min=1, help="See only keys in the query's block of so many.")
+        int | None, typer.Option(min=1, help="See only keys of the same block of this size.")
     ] = None
     topk: Annotated[
-        int | None, typer.Option(min=1, help="See only the so many keys of highest score.")
+        int | None, typer.Option(min=1, help="See only this many keys, of highest score.")
     ] = None
 
     def mask(self) -> Mask | None:

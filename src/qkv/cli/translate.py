@@ -24,7 +24,7 @@ app.add_typer(translate, name="translate")
 _Model = Annotated[Path, typer.Argument(help="A folder that `qkv translate train` made.")]
 _Beam = Annotated[int, typer.Option(min=1, help="How many hypotheses are followed; 1 is greedy.")]
 _Length = Annotated[float, typer.Option(help="0 favours short translations, 1 is neutral.")]
-_Coverage = Annotated[float, typer.Option(help="Penalty for source words without attention.")]
+_Coverage = Annotated[float, typer.Option(help="Weight of the penalty for unattended source.")]
 _MaxLength = Annotated[int | None, typer.Option(min=1, help="At most so many pieces.")]
 
 #: Options of `train` that may be given with --resume and --demo, which determine all others.

@@ -16,12 +16,12 @@ export const room = {
     text: "The bandwidth grows without end. What does the curve become?",
     options: ["the finest detail", "a flat line, the mean of all", "a straight line through all"],
     right: 1,
-    because: "Every point weighs the same in the end, wherever you ask: attention without a preference is a mean. Drag the bandwidth back and watch it turn into a look-up.",
+    because: "In the limit all points have equal weights, for every query: uniform attention is a mean. Drag the bandwidth back and watch it turn into a look-up.",
     state: { bandwidth: 60 },
   },
   surprise: {
     label: "one wild point",
-    caption: "One point far off drags the whole curve along, however many others disagree: a mean listens to every value. Make the bandwidth smaller and see how far its voice carries.",
+    caption: "One outlier shifts the entire curve, however many other points there are: a mean is sensitive to every value. Make the bandwidth smaller and see how far its influence reaches.",
     state: { edits: "a:2,60", bandwidth: 0.4, query: 2.3 },
   },
   defaults: () => ({ query: 2.5, kernel: "gaussian", bandwidth: 0.3, degree: 0, level: 0.9, seed: 5, count: 100, noise: 1, edits: "", source: "", x: "", y: "", view: "", widths: "", file: "" }),
@@ -253,7 +253,7 @@ function open(state, shell) {
     const { asked } = answers;
     const n = answers.weights.length;
     const empty = asked.neighbours === 0;
-    const word = empty ? "nothing in sight: the nearest point answers"
+    const word = empty ? "no point within reach: the nearest one answers"
       : asked.neighbours < 1.5 ? "a hard look-up" : asked.neighbours > 0.97 * n && n > 3 ? "the plain mean of all" : "a soft look-up";
     kind.textContent = word;
     facts.replaceChildren(

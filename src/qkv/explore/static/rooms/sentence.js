@@ -16,12 +16,12 @@ export const room = {
     text: "“… so he wagged his tail”: which word does the second “he” resemble most, by word vectors?",
     options: ["dog", "owner", "he, the first one, and itself"],
     right: 2,
-    because: "A word vector knows nothing of the sentence: both “he” are the same vector, and look at each other. Choose MiniLM to see a model that reads.",
+    because: "Word vectors do not depend on the sentence: both “he” are the same vector, and attend to each other. Choose MiniLM to see a contextual model.",
     state: { model: "vectors", row: 10 },
   },
   surprise: {
     label: "a head that rests",
-    caption: "This head of MiniLM looks at the first mark, [CLS], almost whatever word asks: it has nothing to say here, and lays its attention down where it does no harm.",
+    caption: "This head of MiniLM attends to the special token [CLS] for almost every query: it uses [CLS] as an attention sink.",
     state: { model: "minilm", layer: 4, head: 5, row: 8 },
   },
   defaults: (hello) => ({

@@ -19,12 +19,12 @@ export const room = {
     text: "The temperature falls towards zero. What does the softmax become?",
     options: ["all weights equal", "one weight of 1: the best key takes all", "all weights 0"],
     right: 1,
-    because: "Cold attention is a hard choice with an entropy of 0 bits; hot attention hears everyone alike. Temperature is the bandwidth of a softmax.",
+    because: "At low temperature attention is a hard choice with an entropy of 0 bits; at high temperature it is uniform. Temperature is the bandwidth of a softmax.",
     state: { temperature: 0.02 },
   },
   surprise: {
     label: "one long vector",
-    caption: "“the” is simply long. Under the dot product every token on its side adores it, even those that point elsewhere; the cosine does not care for length, and sees through it.",
+    caption: "“the” is simply long. Under the dot product every token on its side attends to it, even those in other directions; the cosine does not depend on length.",
     state: { tokens: "cat:0.6,0.3;dog:0.5,0.4;wolf:0.3,0.6;the:1.9,1.8;tree:-0.2,0.6;rock:0.7,-0.2;ship:0.1,0.5", left: "dot", right: "cosine", temperature: 0.4 },
   },
   defaults: () => ({ left: "scaled_dot", right: "gaussian", tokens: TOKENS, row: 0, temperature: 1, bandwidth: 0.5, seed: 5, formula: "-sum(abs(q - k))", mask: "none", size: 1, painted: "" }),
@@ -230,7 +230,7 @@ function open(state, shell) {
       const entropy = result.entropy[s().row];
       const mean = result.entropy.reduce((sum, each) => sum + (each ?? 0), 0) / result.entropy.length;
       side.entropy.replaceChildren(
-        h("span", {}, tinted("query", answers.words[s().row] ?? ""), " looks with ", tinted("weight", entropy === null ? "no number of" : format(entropy, 3)), " bits of entropy"),
+        h("span", {}, tinted("query", answers.words[s().row] ?? ""), " attends with ", tinted("weight", entropy === null ? "no number of" : format(entropy, 3)), " bits of entropy"),
         h("span", {}, "mean ", tinted("weight", format(mean, 3)), ` of at most ${format(Math.log2(answers.words.length), 3)}`));
       side.plan.textContent = result.large ?? result.plan;
       const weights = decodeFloats(result.weights);

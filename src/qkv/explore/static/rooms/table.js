@@ -16,12 +16,12 @@ export const room = {
     text: "Nobody in this table has a grade of exactly 3.475. What does the hard look-up, “equal”, say?",
     options: ["the salary of 3.47", "a mean of neighbours", "nothing at all"],
     right: 2,
-    because: "Equal keys or silence: that is a dictionary. Choose gaussian and the same question has an answer, with an interval.",
+    because: "A dictionary answers equal keys only. Choose gaussian and the same query has an answer, with an interval.",
     state: { source: "salaries", key: "gpa", value: "salary", similarity: "equal", query: "3.475", where: "" },
   },
   surprise: {
     label: "a name misspelt",
-    caption: "“Jon Do” is in no row. Compared letter by letter, the table still knows whom you meant, and says how sure it is.",
+    caption: "“Jon Do” is in no row. Compared letter by letter, the table still finds the most similar name, with its weight.",
     state: { source: "students", key: "name", value: "major", similarity: "fuzzy", bandwidth: "", query: "Jon Do" },
   },
   defaults: (hello) => ({
@@ -164,7 +164,7 @@ function open(state, shell) {
     rowsTitle.textContent = "The rows that weighed most";
     facts.replaceChildren(
       ...asked().map(([name, query]) => h("span", {}, `${name} `, tinted("query", query))),
-      h("span", {}, `${s().value} `, tinted("answer", hasValue ? shown(answer.value) : "no row speaks")),
+      h("span", {}, `${s().value} `, tinted("answer", hasValue ? shown(answer.value) : "no row has weight")),
       ...(number ? [h("span", {}, "± ", tinted("answer", format(answer.std))),
         h("span", {}, "90 % interval of the mean ", tinted("answer", interval(answer.interval)))] : []),
       h("span", {}, "effective rows ", tinted("weight", format(answer.effective, 3))));
@@ -342,7 +342,7 @@ function open(state, shell) {
       field("Ask for", query), alongField, field("Similarity", similarity), bandwidthField, autoField, field("Where", where), terms.element, drop),
     h("section", { className: "panel stack wide", "aria-label": "Rows" }, rowsTitle, rows),
     curvePart,
-    h("section", { className: "panel stack wide", "aria-label": "Plan" }, h("h2", {}, "How the table was asked"), plan));
+    h("section", { className: "panel stack wide", "aria-label": "Plan" }, h("h2", {}, "Plan of the query"), plan));
 
   function update(before) {
     if (!before || before.source !== s().source) {

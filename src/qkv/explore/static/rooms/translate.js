@@ -14,12 +14,12 @@ export const room = {
     text: "It reads “Donnerstag, 14. März 2024” and writes 2024-03-14. Where does it look while it writes 03?",
     options: ["at 14", "at März", "everywhere alike"],
     right: 1,
-    because: "Nobody told it that März is 03: attention found the word to look at, and the network learned what it means. Choose an output letter and see.",
+    because: "It was never given the rule that März is 03: it learned both where to attend and what the word means. Choose an output letter and see.",
     state: { text: "Donnerstag, 14. März 2024", step: 6 },
   },
   surprise: {
     label: "no date at all",
-    caption: "There is no date in this, yet one comes out, letter by letter, with a score that hardly blushes: a translator always answers. Look at how flat its attention is.",
+    caption: "There is no date in this, yet the translator writes one, letter by letter, with a plausible score: it always answers. Look at how flat its attention is.",
     state: { text: "the dog wagged his tail", step: 0 },
   },
   defaults: (hello) => ({ text: SAMPLES[0], model: hello.opened?.kind === "translator" ? "open" : "dates", beam: 4, rank: 0, step: 0 }),
@@ -179,7 +179,7 @@ function open(state, shell) {
     h("section", { className: "panel stack", "aria-label": "Controls" },
       field("Text", text), h("div", { className: "row" }, ...SAMPLES.map((sample) => button(sample, () => state.set({ text: sample, rank: 0, step: 0 }), { className: "small" }))),
       h("div", { className: "row" }, field("Translator", model), field("Beam", beamSize)), side),
-    h("section", { className: "panel stack wide", "aria-label": "Beam" }, h("h2", {}, "The beam as a tree: all that it looked at"), h("p", { className: "note" }, "Each column is a step; each number the log p so far, in a box the score of what ends. Faint ones were looked at and pruned."), beamPart.element, list));
+    h("section", { className: "panel stack wide", "aria-label": "Beam" }, h("h2", {}, "The beam as a tree: all hypotheses considered"), h("p", { className: "note" }, "Each column is a step; each number the log p so far, in a box the score of what ends. Faint ones were looked at and pruned."), beamPart.element, list));
   const element = h("div", { className: "room" }, training, work);
 
   function run() {
