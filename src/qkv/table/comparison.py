@@ -70,7 +70,7 @@ def check_serves(name: str, column: str, type: pa.DataType) -> None:
         raise TypeError(cannot_compare(name, column, type, able))
 
 
-def check_serves_own(name: str, column: str, type: pa.DataType, of_distance: bool) -> None:
+def check_serves_custom(name: str, column: str, type: pa.DataType, of_distance: bool) -> None:
     """The same for users' own similarities: of a distance, or of any two tokens."""
     able = _SERVES[kind_of(type)]
     if ("gaussian" if of_distance else "euclidean") not in able:

@@ -32,9 +32,9 @@ from qkv.table.comparison import (
     Fuzzy,
     Same,
     check_serves,
-    check_serves_own,
+    check_serves_custom,
 )
-from qkv.table.own_similarity import Pairs, described, own_kernel
+from qkv.table.custom_similarity import Pairs, custom_kernel, described
 from qkv.table.vectors import Vectors
 
 #: Of the distance in bandwidths, or of queries and keys.
@@ -84,7 +84,7 @@ def read_spec(
     if spec.custom is None:
         check_serves(spec.name, column, type)
     else:
-        check_serves_own(spec.name, column, type, isinstance(spec.custom, Kernel))
+        check_serves_custom(spec.name, column, type, isinstance(spec.custom, Kernel))
     if width is not None:
         if spec.name not in (*KERNELS, "fuzzy") and not isinstance(spec.custom, Kernel):
             raise ValueError(f"similarity {spec.name!r} of column {column!r} has no bandwidth")
@@ -113,7 +113,7 @@ def compare(column: str, type: pa.DataType, entries: pa.Array, spec: SimilarityS
     width = 1.0 if spec.bandwidth is None else spec.bandwidth
     is_vector = kind_of(type) is Kind.VECTOR
     if isinstance(spec.custom, Kernel) and not is_vector:
-        return own_kernel(column, type, entries, spec.custom, width)
+        return custom_kernel(column, type, entries, spec.custom, width)
     if spec.custom is not None:
         custom = (
             spec.custom.with_bandwidth(width) if isinstance(spec.custom, Kernel) else spec.custom

@@ -11,7 +11,7 @@ const POINTS = ["source", "x", "y", "seed", "count", "noise", "edits"];
 const FIT = [...POINTS, "kernel", "bandwidth", "degree", "level"];
 
 export const room = {
-  lead: "Each point is a key with a value. A query asks all of them at once, and the answer is their mean, weighted by how near they are.",
+  lead: "Each point is a key with a value. A query is compared with all of them, and the answer is their mean, weighted by how near they are.",
   question: {
     text: "The bandwidth grows without end. What does the curve become?",
     options: ["the finest detail", "a flat line, the mean of all", "a straight line through all"],

@@ -11,7 +11,7 @@ const DOG = "When he saw his owner, the dog was happy, so he wagged his tail";
 const READ = ["text", "model", "similarity", "temperature"];
 
 export const room = {
-  lead: "Each word asks all others how much they matter to it. Word vectors answer by likeness alone; a trained model has learned what to look for, a little different in every head.",
+  lead: "Each word attends to all others. Word vectors weight them by similarity alone; a trained model has learned what to attend to, differently in every head.",
   question: {
     text: "“… so he wagged his tail”: which word does the second “he” resemble most, by word vectors?",
     options: ["dog", "owner", "he, the first one, and itself"],

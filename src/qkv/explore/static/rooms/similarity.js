@@ -14,7 +14,7 @@ const SIDE = 41;
 const TOKENS = "cat:1.2,0.3;dog:1,0.6;wolf:0.7,1;tree:-0.4,1.2;rock:-1.1,0.2;sea:-0.6,-1;ship:0.3,-1.2";
 
 export const room = {
-  lead: "What does “alike” mean? Two answers to that question weigh the same seven tokens. Drag a token, change the temperature, paint a mask.",
+  lead: "Two similarities compare the same seven tokens. Drag a token, change the temperature, paint a mask.",
   question: {
     text: "The temperature falls towards zero. What does the softmax become?",
     options: ["all weights equal", "one weight of 1: the best key takes all", "all weights 0"],

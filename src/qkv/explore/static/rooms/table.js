@@ -11,7 +11,7 @@ const HOW = ["source", "key", "value", "similarity", "where", "by", "weight", "d
 const SHOWN = 12; // rows in the table below the figure
 
 export const room = {
-  lead: "A database answers exactly or not at all. Ask it softly instead: every row answers, as loudly as its key is like yours.",
+  lead: "A database answers exactly or not at all. Ask it softly instead: every row answers, weighted by the similarity of its key.",
   question: {
     text: "Nobody in this table has a grade of exactly 3.475. What does the hard look-up, “equal”, say?",
     options: ["the salary of 3.47", "a mean of neighbours", "nothing at all"],
@@ -170,7 +170,7 @@ function open(state, shell) {
       h("span", {}, "effective rows ", tinted("weight", format(answer.effective, 3))));
     const most = answer.rows[0]?.weight || 1;
     rows.replaceChildren(tableOf(["weight", ...answer.columns], answer.rows.slice(0, SHOWN).map((row) => [share(row.weight, most), ...row.cells.map((cell) => h("td", {}, shown(cell)))])));
-    return hasValue ? `${s().value} at ${s().query}: ${shown(answer.value)}, from ${format(answer.effective, 3)} effective rows` : "No row speaks to this query";
+    return hasValue ? `${s().value} at ${s().query}: ${shown(answer.value)}, from ${format(answer.effective, 3)} effective rows` : "No row has weight for this query";
   }
   function showGroups(answer) {
     rowsTitle.textContent = `An answer for each ${s().by}`;

@@ -9,10 +9,10 @@ import { ask, Channel } from "../ask.js";
 const SAMPLES = ["Donnerstag, 14. März 2024", "2 juillet 1969", "2024年3月14日木曜日", "July 4, 1976"];
 
 export const room = {
-  lead: "A translator reads dates in fifteen languages and writes them as ISO does. At every letter it looks back at what it read; here you see where.",
+  lead: "A translator reads dates in fifteen languages and writes ISO dates. At every letter it attends to its input; here you see where.",
   question: {
     text: "It reads “Donnerstag, 14. März 2024” and writes 2024-03-14. Where does it look while it writes 03?",
-    options: ["at 14", "at März", "everywhere alike"],
+    options: ["at 14", "at März", "everywhere equally"],
     right: 1,
     because: "It was never given the rule that März is 03: it learned both where to attend and what the word means. Choose an output letter and see.",
     state: { text: "Donnerstag, 14. März 2024", step: 6 },
@@ -64,7 +64,7 @@ function open(state, shell) {
     });
     const most = row.length ? row.indexOf(Math.max(...row)) : 0;
     looked.replaceChildren(...(translation.target.length ? [h("span", {}, "writing ", tinted("query", translation.target[step]), ", it looked most at ", tinted("key", translation.source[most]), ", ", tinted("weight", format(row[most], 3))),
-      h("span", {}, "how sure: ", tinted("answer", `${format(100 * Math.exp(translation.log_p[step]), 3)} %`))] : [h("span", {}, "Nothing was written.")]));
+      h("span", {}, "probability: ", tinted("answer", `${format(100 * Math.exp(translation.log_p[step]), 3)} %`))] : [h("span", {}, "Nothing was written.")]));
     const { greedy, beam } = answers.found;
     side.replaceChildren(...[["Greedy: the best token at every step", greedy], [`Beam of ${beam.length}: the best of several ways`, beam[0]]].map(([name, one]) =>
       h("div", { className: "stack" }, h("p", { className: "label" }, name), h("p", {}, tinted("answer", one.text || "–")), h("p", { className: "note" }, `score ${format(one.score)}; log p ${format(one.log_p.reduce((a, b) => a + b, 0))}`))));

@@ -35,15 +35,15 @@ def _not_weights(name: str) -> ValueError:
     return ValueError(f"similarity {name} must give weights that are numbers, never negative")
 
 
-def own_kernel(
+def custom_kernel(
     column: str, type: pa.DataType, entries: pa.Array, kernel: Kernel, bandwidth: float
 ) -> Comparison:
     """A kernel of the distance between numbers or times."""
-    comparison = OwnKernel(column, type, entries, kernel, bandwidth)
-    return comparison if comparison.derived.address else ByTorch(comparison)
+    comparison = CustomKernel(column, type, entries, kernel, bandwidth)
+    return comparison if comparison.derived.address else UncompiledKernel(comparison)
 
 
-class OwnKernel(Distance):
+class CustomKernel(Distance):
     """A user's own kernel, which the inner loop calls by its address."""
 
     def __init__(
@@ -85,10 +85,10 @@ class OwnKernel(Distance):
             raise _not_weights(self._name)
 
 
-class ByTorch(Comparison):
-    """The same where nothing is compiled."""
+class UncompiledKernel(Comparison):
+    """A custom kernel computed by torch, where it cannot be compiled."""
 
-    def __init__(self, kernel: OwnKernel) -> None:
+    def __init__(self, kernel: CustomKernel) -> None:
         super().__init__(kernel.column, kernel.description)
         self._kernel = kernel
 
@@ -108,11 +108,11 @@ class Pairs(Comparison):
     def __init__(
         self, column: str, type: pa.DataType, entries: pa.Array, similarity: Similarity
     ) -> None:
-        says = ""
+        ending = ""
         if isinstance(similarity, Kernel):
             width = similarity.bandwidth(torch.zeros(1, 1, dtype=torch.float64))
-            says = f", bandwidth {float(width):g}"
-        super().__init__(column, described(similarity) + says)
+            ending = f", bandwidth {float(width):g}"
+        super().__init__(column, described(similarity) + ending)
         self._similarity = similarity
         self._is_vector = kind_of(type) is Kind.VECTOR
         query = vectors(entries, column) if self._is_vector else numbers(plain(entries))[:, None]
