@@ -16,7 +16,7 @@ from qkv.table.boxes import BLOCK, Boxes, boxes_of, order_of
 from qkv.table.columns import Kind, kind_of
 from qkv.table.sources import Request, Scan, Source
 from qkv.table.sources.base import as_python, filtered
-from qkv.table.sources.damaged import REFUSALS
+from qkv.table.sources.read_errors import READ_ERRORS
 
 #: The format name in an index file's metadata.
 _FORMAT = "qkv.index.1"
@@ -107,7 +107,7 @@ class Index(Source):
         try:
             table = pa.ipc.open_file(pa.memory_map(str(self._path))).read_all()
             metadata = json.loads((table.schema.metadata or {}).get(_FORMAT.encode(), b"{}"))
-        except (*REFUSALS, ValueError, OSError) as error:
+        except (*READ_ERRORS, ValueError, OSError) as error:
             raise ValueError(f"{str(self._path)!r} is not the index of a table: {error}") from error
         stamp = _stamp(self.files)
         if not stamp or metadata.get("stamp") != stamp or metadata.get("key") != self._key:

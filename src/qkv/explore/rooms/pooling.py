@@ -8,8 +8,8 @@ import numpy as np
 
 import qkv
 from qkv.explore.desk import Desk
+from qkv.explore.encoding import doubles, finite, floats
 from qkv.explore.fields import Fields
-from qkv.explore.packing import doubles, finite, floats
 from qkv.explore.points import Array, Points
 from qkv.explore.workers import Ticket
 

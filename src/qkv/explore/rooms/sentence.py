@@ -13,8 +13,8 @@ from torch import Tensor
 import qkv
 from qkv.explore import limits
 from qkv.explore.desk import Desk
+from qkv.explore.encoding import floats
 from qkv.explore.fields import Fields
-from qkv.explore.packing import floats
 from qkv.explore.workers import Ticket
 from qkv.similarity import NAMED
 from qkv.visualization.viewer.page import page as standalone

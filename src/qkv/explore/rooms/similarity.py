@@ -15,9 +15,9 @@ import qkv
 from qkv import mask as masks
 from qkv.explore import limits
 from qkv.explore.desk import Desk
+from qkv.explore.encoding import finite, floats
 from qkv.explore.fields import Fields
 from qkv.explore.formula import Formula, parse
-from qkv.explore.packing import finite, floats
 from qkv.explore.workers import Ticket
 from qkv.similarity import NAMED, Similarity, learned
 

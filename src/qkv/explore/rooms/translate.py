@@ -13,8 +13,8 @@ import torch
 from qkv.explore import limits
 from qkv.explore.beam_tree import BeamTree
 from qkv.explore.desk import Desk
+from qkv.explore.encoding import floats
 from qkv.explore.fields import Fields
-from qkv.explore.packing import floats
 from qkv.explore.workers import Ticket
 from qkv.translate import Interpreter, Search, Translation, load
 from qkv.translate.data.vocabulary import BEGIN, END

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from qkv.table.columns import Kind, kind_of, missing_mask, numbers, plain
-from qkv.table.join import along, kernels
+from qkv.table.join import kernels, vectors
 from qkv.table.join.candidates import Candidates
 from qkv.table.join.index import Index, prepared, sorting_column, stacked
 from qkv.table.join.keys import converted
@@ -120,7 +120,7 @@ class Chunk:
         self, condition: On, place: int, left: Keys, before: Iterable[Candidates]
     ) -> Iterator[Candidates]:
         for each in before:
-            yield from along.compare(condition, left.keys[place], self._index.keys[place], each)
+            yield from vectors.compare(condition, left.keys[place], self._index.keys[place], each)
 
     def _weigh(self, left: Keys, candidates: Candidates, matches: Matches) -> None:
         n = len(candidates.left)

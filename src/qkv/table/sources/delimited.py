@@ -27,8 +27,8 @@ from qkv.table.sources.dialect import (
     sniff,
 )
 from qkv.table.sources.duck import Relation, first_line
+from qkv.table.sources.file_states import FileStates
 from qkv.table.sources.named import column_named
-from qkv.table.sources.unchanged import FileStates
 
 #: Types that hold all that others hold, the widest last.
 _WIDER = [("BIGINT", "HUGEINT", "DOUBLE"), ("DATE", "TIMESTAMP")]

@@ -24,10 +24,10 @@ from qkv.table.sources.base import (
     filtered,
     numbered,
 )
-from qkv.table.sources.damaged import REFUSALS, readable
 from qkv.table.sources.delimited import open_delimited
 from qkv.table.sources.duck import open_parquet
-from qkv.table.sources.unchanged import FileStates
+from qkv.table.sources.file_states import FileStates
+from qkv.table.sources.read_errors import READ_ERRORS, readable
 
 #: How files are read, by the end of their name.
 FORMATS = {
@@ -70,7 +70,7 @@ def open_files(path: Path, csv: Mapping[str, Any] | None, needed: list[str]) -> 
                 source.repeated = repeated
                 return source
         return open_dataset(_dataset(path, kind))
-    except (*REFUSALS, pa.ArrowNotImplementedError, OSError) as error:
+    except (*READ_ERRORS, pa.ArrowNotImplementedError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path.name!r} cannot be read as {kind}: {reason}") from error
 

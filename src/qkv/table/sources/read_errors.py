@@ -8,7 +8,12 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 #: What Arrow raises where bytes are not what the format wants; sizes read from them may be absurd.
-REFUSALS = (pa.ArrowInvalid, pa.ArrowSerializationError, pa.ArrowCapacityError, pa.ArrowMemoryError)
+READ_ERRORS = (
+    pa.ArrowInvalid,
+    pa.ArrowSerializationError,
+    pa.ArrowCapacityError,
+    pa.ArrowMemoryError,
+)
 
 
 @contextmanager
@@ -18,6 +23,6 @@ def readable(name: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError):
         raise
-    except (*REFUSALS, OSError) as error:
+    except (*READ_ERRORS, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{name} cannot be read: {reason}") from error
