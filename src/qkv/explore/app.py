@@ -131,7 +131,7 @@ class Explorer:
                 media_type="application/json",
             )
         except Busy:
-            return _error("many questions are under way: ask again in a moment", 429)
+            return _error("too many requests: try again in a moment", 429)
         except TooLong:
             return _error(f"this took over {limits.SECONDS:.0f} seconds and was given up", 408)
         except Gone:

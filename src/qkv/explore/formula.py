@@ -180,7 +180,7 @@ class _Reader:
     def atom(self, depth: int) -> Node:
         token = self.next
         if token is None:
-            raise ValueError("the formula ends where a value should stand")
+            raise ValueError("the formula ends where a value is expected")
         self.place += 1
         if token == "(":
             inner = self.sum(depth + 1)
@@ -197,7 +197,7 @@ class _Reader:
             return self.call(token, depth)
         if token[0].isalpha() or token[0] == "_":
             raise ValueError(f"a formula knows q, k, d and {', '.join(SAFE)}; got {token[:30]!r}")
-        raise ValueError(f"the formula has {token!r} where a value should stand")
+        raise ValueError(f"the formula has {token!r} where a value is expected")
 
     def call(self, name: str, depth: int) -> Node:
         function = SAFE[name]

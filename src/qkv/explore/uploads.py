@@ -62,7 +62,7 @@ def read(content: bytes, ticket: Ticket) -> pa.Table:
             reason = (
                 str(error).partition("\n")[0].replace(f"{folder}/", "").replace(path.name, "it")
             )
-            raise ValueError(f"the file cannot be taken: {reason}") from error
+            raise ValueError(f"the file cannot be read: {reason}") from error
 
 
 def rows_of(path: Path, ticket: Ticket) -> pa.Table:

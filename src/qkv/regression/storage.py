@@ -181,7 +181,7 @@ def _facts(metadata: Any, kind: type, path: Path) -> dict[str, Any]:
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         _refuse(path, "it does not say what it is")
     if facts.get("version") != VERSION:
-        _refuse(path, f"its version is {facts.get('version')!r}, and {VERSION} is known")
+        _refuse(path, f"its version is {facts.get('version')!r}, this qkv reads {VERSION}")
     if facts.get("estimator") != kind.__name__:
         _refuse(path, f"it holds a {facts.get('estimator')}, not a {kind.__name__}")
     return facts

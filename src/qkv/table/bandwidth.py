@@ -47,7 +47,7 @@ def sample_request(source: Source, columns: list[str], where: Where) -> Request:
     """The request that reads a source for a uniform, reproducible sample of its rows."""
     if source.once:
         raise ValueError(
-            f"bandwidth must be given: to choose it takes a reading of its own, and this source "
+            f"bandwidth must be given: choosing it needs a separate scan, and this source "
             f"({source.description}) can be read only once"
         )
     return Request(columns, whole_rows=False, where=where)

@@ -27,7 +27,7 @@ from qkv.table.sources.base import Where
 from qkv.table.where import Condition, WhereLike, both, condition_of
 
 #: The note about a bandwidth for which the sample is too small.
-_UNKNOWN = " (a guess: leave-one-out takes two rows or more)"
+_UNKNOWN = " (a default: leave-one-out needs two rows or more)"
 
 
 class QueryOptions(NamedTuple):

@@ -134,7 +134,7 @@ def _of_column(given: Any, column: str, argument: str, optional: bool = False) -
     if not isinstance(given, Mapping):
         return given
     if column not in given and not optional:
-        raise ValueError(f"{argument} says nothing of key column {column!r}; got {dict(given)!r}")
+        raise ValueError(f"{argument} has no entry for key column {column!r}; got {dict(given)!r}")
     return given.get(column)
 
 

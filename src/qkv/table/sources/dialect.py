@@ -89,7 +89,7 @@ def check_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
         raise TypeError(f"csv must be a mapping of {', '.join(OPTIONS)}; got {given!r}")
     for name, value in given.items():
         if name not in OPTIONS:
-            raise ValueError(f"csv must say {', '.join(OPTIONS)}; got {name!r}")
+            raise ValueError(f"csv must have the keys {', '.join(OPTIONS)}; got {name!r}")
         if name in ("delimiter", "quote", "decimal", "thousands") and (
             not isinstance(value, str) or len(value) > (4 if name == "delimiter" else 1)
         ):

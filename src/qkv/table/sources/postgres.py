@@ -80,7 +80,7 @@ class Postgres(Source):
         if condition is not None:
             text += f" WHERE {_sql(condition, values)}"
         requested = self.columns_for(request)
-        notes = [f"PostgreSQL is asked: {text}"]
+        notes = [f"PostgreSQL query: {text}"]
         if self._range is None:
             notes.append("PostgreSQL plans:\n" + self._explain(text, values))
         return Scan(self._stream(text, values, requested, later), requested, notes)
