@@ -23,7 +23,7 @@ from qkv.benchmarks import Figure
 from qkv.cluster.costs import Rates, table_costs, tensor_plan, tensor_seconds
 from qkv.optional_dependencies import require
 
-#: Rows of the table; 10⁸ take 1.6 GB of disk. QKV_BENCH_ROWS says another number.
+#: Rows of the table; 10⁸ take 1.6 GB of disk. QKV_BENCH_ROWS overrides it.
 ROWS = int(os.environ.get("QKV_BENCH_ROWS", 10**8))
 _FILES = 100
 _HOW: dict[str, Any] = {"similarity": "gaussian", "bandwidth": 0.1, "top": 0}

@@ -87,7 +87,7 @@ def pointer(server: Server) -> Iterator[Figure]:
 
 
 def soak(server: Server, clients: int, seconds: float) -> Iterator[Figure]:
-    """Many people who move their pointers over points of their own."""
+    """Many clients that move the pointer over different points."""
     times: list[float] = []
     wrong: list[int] = []
     before = _resident(server.process)

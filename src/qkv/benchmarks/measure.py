@@ -75,7 +75,7 @@ def process_seconds(code: str, rounds: int = 7, printed: bool = False) -> float:
 
 
 def peak_extra_bytes(function: Callable[[], Any]) -> int:
-    """The most memory that `function` held at once, beside what was held before (Linux only)."""
+    """The peak memory of `function` beyond what was allocated before (Linux only)."""
     gc.collect()
     # What was freed but not given back would hide what the function takes.
     ctypes.CDLL(None).malloc_trim(0)

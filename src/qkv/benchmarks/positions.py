@@ -41,7 +41,7 @@ def _equal() -> Iterator[Figure]:
 
 
 def _alibi() -> Iterator[Figure]:
-    """ALiBi beside the scaled dot product, against SDPA with the bias as a tensor."""
+    """ALiBi with the scaled dot product, against SDPA with the bias as a tensor."""
     query, key, value = (torch.randn(1, HEADS, N, D) for _ in range(3))
     bias = Alibi(alibi_slopes(HEADS).float())
     position = torch.arange(N)

@@ -43,7 +43,7 @@ def measure() -> Iterator[Figure]:
         collate([examples[i] for i in order[start : start + BATCH]])
         for start in range(0, len(order), BATCH)
     ]
-    # Before training no sentence ends by itself, so both search through the same number of steps.
+    # Before training no hypothesis ends early, so both search through the same number of steps.
     work = f"beam-{BEAM} decoding, sentences/s, {STEPS} steps each"
     yield _decoding(ours, theirs, bucketed[0], work, "≥ 3")
     yield from _training(ours, theirs, bucketed, shuffled)

@@ -60,7 +60,7 @@ class Fields:
         return given
 
     def several(self, name: str, most: int) -> list[Fields]:
-        """A list of objects, each with fields of its own."""
+        """A list of objects with fields."""
         given = self.body.get(name, [])
         if not isinstance(given, list) or len(given) > most:
             raise ValueError(f"{name} must be a list of at most {most}; got {_short(given)}")

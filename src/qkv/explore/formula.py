@@ -222,7 +222,7 @@ def _as_tensor(node: Node) -> str:
 
 
 def _joined(sign: str, left: Node, right: Node) -> Node:
-    """Two parts and the sign between them; a number beside a vector serves each of its entries."""
+    """Two parts and the operator between them; a number applies to each entry of a vector."""
     kind: Kind = "vector" if "vector" in (left.kind, right.kind) else "number"
 
     def lifted(node: Node, q: Tensor, k: Tensor) -> Tensor:

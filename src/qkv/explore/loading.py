@@ -16,7 +16,7 @@ PARTS = [
 
 
 class Loading:
-    """Imports in a thread of their own. What fails is told by the room that needs it."""
+    """Imports in a background thread. Failures are reported by the room that needs the package."""
 
     def __init__(self) -> None:
         self._done: list[str] = []

@@ -18,7 +18,7 @@ _ROOMS: dict[Kind, str] = {"table": "table", "translator": "translate", "model":
 
 @dataclass(frozen=True)
 class Opened:
-    """Something of the user's own to look at."""
+    """The user's own table or model."""
 
     source: str  # a path or an address
     kind: Kind

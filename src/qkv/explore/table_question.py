@@ -51,7 +51,7 @@ class Key(NamedTuple):
 
     @property
     def width(self) -> float | None:
-        """The bandwidth, where there is one to be told."""
+        """The bandwidth, where it is given."""
         return self.bandwidth if self.similarity in (*_KERNELS, "fuzzy") else None
 
 

@@ -56,5 +56,5 @@ def _tell(line: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     if hasattr(os, "nice"):
-        os.nice(10)  # who plays meanwhile comes first
+        os.nice(10)  # requests have priority
     train(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -208,7 +208,7 @@ def _place(named: Any, names: Sequence[str], argument: str) -> int:
 
 
 def _pandas_order(X: Any, place: int) -> list[Any] | None:  # noqa: N803
-    """The order that a pandas column has by itself."""
+    """The order of an ordered pandas category; None for other columns."""
     if not hasattr(X, "iloc"):
         return None
     dtype: Any = X.iloc[:, place].dtype

@@ -167,7 +167,7 @@ def default_client() -> Any:
 
 
 def _examples(x: Any, y: Any, classes: Any) -> TrainingData:
-    # Dask takes keys, which have a length of their own, for a tuple of so many entries.
+    # Dask would take keys, which define `__len__`, for a tuple of that length.
     require("dask.sizeof", "cluster").sizeof.register(Keys, _size)
     number = np.ascontiguousarray(x, dtype=np.float64)
     if classes is None:

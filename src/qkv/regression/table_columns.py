@@ -12,7 +12,7 @@ Values = npt.NDArray[Any]
 
 
 def is_table(X: Any) -> bool:  # noqa: N803 - scikit-learn's name
-    """Whether X has columns of their own types."""
+    """Whether X is a table, with a type for each column."""
     return hasattr(X, "iloc") or hasattr(X, "to_series") or is_arrow(X)
 
 

@@ -199,7 +199,7 @@ def _count_inside(batch: pa.RecordBatch, chosen: np.ndarray, window: Condition |
 def _count_removed(
     batch: pa.RecordBatch, positions: np.ndarray, columns: list[Sums], window: Condition | None
 ) -> None:
-    """Count what rows lack beside a key, which are not weighed for that reason."""
+    """Count missing entries of rows that are skipped for lack of a key."""
     removed = np.ones(len(batch), bool)
     removed[positions] = False
     for sums in columns:

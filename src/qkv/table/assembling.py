@@ -23,7 +23,7 @@ from qkv.table.sums import Sums
 
 
 class Assembly:
-    """A pass that is done, from which answers are taken one by one."""
+    """A finished pass, from which answers are assembled one by one."""
 
     def __init__(
         self,

@@ -204,7 +204,7 @@ def entries(values: list[Any], type: pa.DataType, column: str) -> pa.Array:
 
 
 def _exact(values: list[Any], column: pa.DataType) -> tuple[pa.DataType, list[Any]]:
-    """Numbers, and the type that holds all of them as they are, as far as the column can tell.
+    """Numbers, and the type that holds all of them exactly, if there is one.
 
     Identifiers beyond 2^53 would not survive as float64, nor would the digits of decimals.
     """

@@ -95,7 +95,7 @@ class Curves(Answers):
     """Several curves, by group or by value column; print it."""
 
     def to_arrow(self) -> pa.Table:
-        """All curves below each other, after columns that tell them apart."""
+        """All curves in one table, after columns that identify them."""
         tables = []
         for label, curve in self.items():
             table = curve.to_arrow()

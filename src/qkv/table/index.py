@@ -35,7 +35,7 @@ class IndexedRows(NamedTuple):
 
 
 class Index(Source):
-    """The rows of another source, in memory or in a file of their own.
+    """The rows of another source, in memory or in a separate file.
 
     Files are checked before each query: where size or modification time differ, the index is
     rebuilt. A table in memory is assumed to be unchanged.
@@ -179,7 +179,7 @@ class _IndexScan(Scan):
         return as_python(self._kept.rows.take(pa.array(places, pa.int64())))
 
 
-#: The name of a column that says where a row stands; no table has one like it.
+#: The name of a column of row numbers, which no table should have.
 _PLACE = "\0place"
 
 
@@ -200,7 +200,7 @@ def _together(runs: np.ndarray) -> Iterator[list[tuple[int, int]]]:
 
 
 def _stamp(files: Sequence[str]) -> list[Any]:
-    """What tells whether files have changed: their names, sizes and times of change."""
+    """The names, sizes and modification times of files, by which changes are detected."""
     stamps = []
     for file in files:
         status = Path(file).stat()

@@ -316,11 +316,11 @@ def weigh(
     accumulators: Accumulators,
     scratch: PerThread[Scratch],
 ) -> None:
-    """Do the tasks from `start` to `stop`: all that look at a tile while it is in the cache."""
+    """Run the tasks from `start` to `stop`, tile by tile, while a tile is in the cache."""
     low, high = len(rows.value), 0
     for task in range(start, stop):
         low, high = min(low, tasks.spans[task, 0]), max(high, tasks.spans[task, 1])
-    # Tiles begin at multiples of their size, so that sums do not depend on who shares the work.
+    # Tiles begin at multiples of their size, so that sums do not depend on the threads.
     for tile in range(low - low % TILE, high, TILE):
         for task in range(start, stop):
             first, last = max(tile, tasks.spans[task, 0]), min(tile + TILE, tasks.spans[task, 1])

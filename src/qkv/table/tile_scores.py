@@ -238,7 +238,7 @@ def _far(kind: int, key: Any, query: float, inverse: float, logs: Any) -> None:
 
 @device
 def rank_far(rows: Any, queries: Any, q: int, start: int, stop: int, scratch: Any) -> None:
-    """Give rows beyond all that an exponential can tell apart logs by their distance alone.
+    """Give rows whose weights all underflow logs by their distance alone.
 
     Below all other logs, and so far from each other that only the nearest weigh anything.
     """

@@ -130,7 +130,7 @@ def build(condition: Condition, dialect: Dialect) -> Any:
 
 
 def both_zeros(values: list[Any]) -> list[Any]:
-    """The values with −0.0 beside 0.0, for sources that look them up by their bits."""
+    """The values with both −0.0 and 0.0, for sources that compare them by their bits."""
     has_zero = any(isinstance(value, float) and value == 0.0 for value in values)
     return [value for value in values if value != 0.0] + [0.0, -0.0] if has_zero else values
 

@@ -144,7 +144,7 @@ def view(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
 
 
 def page(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
-    """The view as a page of its own."""
+    """The view as a separate page."""
     return {"page": standalone(_view(Question.of(fields), desk).data)}
 
 

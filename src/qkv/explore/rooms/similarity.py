@@ -217,7 +217,7 @@ def _planned(question: Question, name: str, mask: Any) -> str:
 
 
 def _command(question: Question, name: str) -> str:
-    """The weights as a command, and the plan at scale where one can say it."""
+    """The command for the weights, and for the plan at scale where there is one."""
     words = ["qkv", "weights", question.typed, f"--similarity={name}"]
     words += [f"--bandwidth={question.bandwidth!r}"] if name in KERNELS else []
     words += [f"--seed={question.seed}"] if name in LEARNED else []

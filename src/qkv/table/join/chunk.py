@@ -183,7 +183,7 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def decoded_type(type: pa.DataType) -> pa.DataType:
-    """Categories as what they stand for: parts of a table have categories of their own."""
+    """Decode categories, since parts of a table have different dictionaries."""
     return type.value_type if pa.types.is_dictionary(type) else type
 
 

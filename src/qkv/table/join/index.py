@@ -215,7 +215,7 @@ def _bounds(query: np.ndarray, reach: np.ndarray) -> np.ndarray:
 
 
 def _length_bounds(lengths: np.ndarray, cutoff: float) -> np.ndarray:
-    """The shortest and the longest text that can be alike enough, (n, 2), rounded outwards.
+    """The lengths of the shortest and the longest text that can match, (n, 2), rounded outwards.
 
     A ratio is at most 2 · shorter / (shorter + longer).
     """

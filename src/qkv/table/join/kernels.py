@@ -18,7 +18,7 @@ from qkv.table.tile_scores import BOXCAR, EPANECHNIKOV, GAUSSIAN, LAPLACIAN, TRI
 
 #: Candidates weighed at once, and how few are better weighed one by one.
 TILE, FEW = 1024, 8
-#: Bandwidths beyond which all rows weigh alike, and the nearest wins: their square is finite.
+#: Bandwidths beyond which all rows weigh the same, and the nearest wins: their square is finite.
 FARTHEST = 1e150
 #: Only the nearest of all candidates that the other columns let match count.
 NEAREST = -1

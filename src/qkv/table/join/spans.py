@@ -26,7 +26,7 @@ class Bounds(NamedTuple):
 
 @device
 def _at_least(keys: Any, first: int, last: int, bound: Any, guess: int) -> int:
-    """The first key from `first` to `last` that is at least `bound`, looked for near `guess`."""
+    """The first key from `first` to `last` that is at least `bound`, searched from `guess` on."""
     low, high, step = first, last, 1
     if first < guess < last and keys[guess - 1] < bound:
         low = guess
@@ -45,7 +45,7 @@ def _at_least(keys: Any, first: int, last: int, bound: Any, guess: int) -> int:
 
 @device
 def _beyond(keys: Any, first: int, last: int, bound: Any) -> int:
-    """The first key from `first` to `last` that is more than `bound`, looked for near `first`."""
+    """The first key from `first` to `last` that is more than `bound`, searched from `first` on."""
     low, step = first, 1
     while low + step <= last and keys[low + step - 1] <= bound:
         low += step

@@ -14,7 +14,7 @@ from qkv.table.join.candidates import Candidates, groups, spans_of
 
 #: Left rows that are compared at once, and the pairs for which each has room at first.
 _ROWS, _ROOM = 4096, 64
-#: Letters with a bit of their own in each of both words; rarer ones share them.
+#: Letters with a separate bit in each of both words; rarer ones share bits.
 _ONCE, _OFTEN = 64, 32
 
 

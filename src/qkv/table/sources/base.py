@@ -181,7 +181,7 @@ def as_python(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 def filtered(
     batches: Iterable[pa.RecordBatch], columns: list[str], where: Where
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a source that selects nothing by itself."""
+    """Filter the batches of a source that has no pushdown."""
     expression = arrow_filter(where)
     for batch in batches:
         plain = _without_views(batch)

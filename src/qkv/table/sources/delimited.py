@@ -123,7 +123,7 @@ class Csv(Relation):
 
 
 class CsvPart(Source):
-    """One of the files, to be read by another process with the types that all of them told."""
+    """One of the files, to be read by another process with the types of all files."""
 
     description = "a CSV file"
 
@@ -205,7 +205,7 @@ def _together(
             name: "VARCHAR" if type == "NULL" else columns[name]
             for name, type in dialect.columns.items()
         }
-        # DuckDB rounds 1.5 where integers are read: integers that might end are looked at first.
+        # DuckDB rounds 1.5 where integers are read: columns of integers are checked first.
         watched = {
             name
             for name, type in types.items()

@@ -17,7 +17,7 @@ import pyarrow.csv
 from qkv.table.sources.base import numbered
 from qkv.table.sources.named import column_named
 
-#: What `csv=` may say.
+#: The options of `csv=`.
 OPTIONS = ("delimiter", "quote", "encoding", "decimal", "thousands", "types")
 #: Types of columns, by their everyday names.
 TYPES = {

@@ -66,7 +66,7 @@ class Relation(Source):
     description = "DuckDB"
 
     def __init__(self, relation: Any, again: Callable[[], Any] | None = None) -> None:
-        """`again` gives the relation on a connection of its own, which serves one reading."""
+        """`again` makes the relation on a new connection, for one scan."""
         self._again = again or (lambda: relation)
         self.schema = relation.limit(0).to_arrow_table().schema
 

@@ -86,7 +86,7 @@ class Interpreter:
         return Translation(self.target.join(surfaces), hypothesis.score, alignment)
 
     def _copied(self, pieces: Pieces, weights: Tensor) -> str:
-        """The source word that a token without a name looked at most, as it was written."""
+        """The source word with the largest weight for an unknown token, as it was written."""
         if not pieces.surfaces:
             return self.target.surface(UNKNOWN)
         attended = int(weights[: len(pieces.surfaces)].argmax())

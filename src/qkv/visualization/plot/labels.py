@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _LONGEST = 28
 _POINTS_PER_INCH = 72
 
-#: Signs of their own for what would break a line; other control characters have none.
+#: Visible symbols for what would break a line; other control characters have none.
 _SIGNS = {"\n": "↵", "\r": "↵", "\t": "⇥"}
 
 #: Fonts that draw what Matplotlib's own cannot, where they are installed.

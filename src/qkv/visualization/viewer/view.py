@@ -53,7 +53,7 @@ class View:
             half.write_text(page(self.data), encoding="utf-8")
 
     def widget(self) -> AttentionWidget:
-        """The view as an anywidget, to be placed beside other widgets."""
+        """The view as an anywidget, to be combined with other widgets."""
         require("anywidget", "view")
         from qkv.visualization.viewer.widget import AttentionWidget
 
@@ -169,7 +169,7 @@ def _names(names: Sequence[str | int] | None, count: int, name: str) -> list[str
 
 
 def _numbers(names: list[str]) -> list[str]:
-    """`layers.0.self_attn`, `layers.1.self_attn`, … by what tells them apart, 0, 1, …
+    """`layers.0.self_attn`, `layers.1.self_attn`, … by the number that differs, 0, 1, …
 
     Names that differ by more than one number stay as they are.
     """
