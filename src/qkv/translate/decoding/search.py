@@ -190,7 +190,7 @@ def _traced(
     tokens = np.full((len(row), len(past)), PAD)
     weights = np.zeros((len(row), len(past), past[0].weights.shape[-1]), past[0].weights.dtype)
     for now in reversed(range(len(past))):
-        alive = np.flatnonzero(step >= now)  # of these, those that end here only looked
+        alive = np.flatnonzero(step >= now)  # those that end at this step have weights only
         on = np.flatnonzero(step > now)
         then = past[now]
         place = then.places[sentence]

@@ -43,9 +43,11 @@ class Gru(Cell):
     def step(self, given: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (hidden,) = state
         d = hidden.shape[-1]
-        by_state = self.hidden(hidden)
-        reset, update = torch.sigmoid(given[..., : 2 * d] + by_state[..., : 2 * d]).chunk(2, dim=-1)
-        new = torch.tanh(torch.addcmul(given[..., 2 * d :], reset, by_state[..., 2 * d :]))
+        by_hidden = self.hidden(hidden)
+        reset, update = torch.sigmoid(given[..., : 2 * d] + by_hidden[..., : 2 * d]).chunk(
+            2, dim=-1
+        )
+        new = torch.tanh(torch.addcmul(given[..., 2 * d :], reset, by_hidden[..., 2 * d :]))
         return (torch.lerp(new, hidden, update),)
 
 

@@ -2,7 +2,7 @@
 
     r, z = sigmoid(given_rz + state_rz),   n = tanh(given_n + r·state_n),   h' = n + z·(h − n),
 
-where `given` is the linear map of the inputs and `by_state` that of the state, both (…, 3d) or
+where `given` is the linear map of the inputs and `by_hidden` that of the state, both (…, 3d) or
 wider, with further columns that are ignored.
 """
 
@@ -30,20 +30,20 @@ class Gates(NamedTuple):
         )
 
     def forward(
-        self, t: int, given: Tensor, by_state: Tensor, before: Tensor, after: Tensor
+        self, t: int, given: Tensor, by_hidden: Tensor, before: Tensor, after: Tensor
     ) -> None:
         """Step t: write the state `after` that follows `before`."""
         d = before.shape[-1]
-        switches = torch.add(given[..., : 2 * d], by_state[..., : 2 * d], out=self.switches[t])
+        switches = torch.add(given[..., : 2 * d], by_hidden[..., : 2 * d], out=self.switches[t])
         switches.sigmoid_()
-        recurrent = self.recurrent[t].copy_(by_state[..., 2 * d : 3 * d])
+        recurrent = self.recurrent[t].copy_(by_hidden[..., 2 * d : 3 * d])
         new = torch.addcmul(
             given[..., 2 * d : 3 * d], switches[..., :d], recurrent, out=self.new[t]
         ).tanh_()
         torch.lerp(new, before, switches[..., d:], out=after)
 
     def backward(
-        self, t: int, to_after: Tensor, before: Tensor, to_given: Tensor, to_by_state: Tensor
+        self, t: int, to_after: Tensor, before: Tensor, to_given: Tensor, to_by_hidden: Tensor
     ) -> Tensor:
         """Step t: write the gradients of both maps; return the part of before's that skips both."""
         d = before.shape[-1]
@@ -53,12 +53,12 @@ class Gates(NamedTuple):
         through = to_after - straight  # (1 − z)·to_after
         to_new = torch.addcmul(through, through, new * new, value=-1.0)
         to_given[..., 2 * d : 3 * d] = to_new
-        torch.mul(to_new, reset, out=to_by_state[..., 2 * d : 3 * d])
+        torch.mul(to_new, reset, out=to_by_hidden[..., 2 * d : 3 * d])
         torch.mul(
             to_new.mul_(recurrent),
             torch.addcmul(reset, reset, reset, value=-1.0),
             out=to_given[..., :d],
         )
         torch.mul(through.mul_(update), before - new, out=to_given[..., d : 2 * d])
-        to_by_state[..., : 2 * d] = to_given[..., : 2 * d]
+        to_by_hidden[..., : 2 * d] = to_given[..., : 2 * d]
         return straight

@@ -74,14 +74,14 @@ class _BothWays(torch.autograd.Function):
         gates = Gates(*saved)
         steps, ways, batch, d = grad.shape
         to_given = grad.new_empty(ways, steps, batch, 3 * d)
-        to_by_state = torch.empty_like(to_given)
+        to_by_hidden = torch.empty_like(to_given)
         to_hidden = torch.zeros_like(hidden[0])
         for t in reversed(range(steps)):
             straight = gates.backward(
-                t, to_hidden + grad[t], hidden[t], to_given[:, t], to_by_state[:, t]
+                t, to_hidden + grad[t], hidden[t], to_given[:, t], to_by_hidden[:, t]
             )
-            to_hidden = torch.baddbmm(straight, to_by_state[:, t], by_state)
-        flat = to_by_state.flatten(1, 2)  # (2, s · batch, 3d)
+            to_hidden = torch.baddbmm(straight, to_by_hidden[:, t], by_state)
+        flat = to_by_hidden.flatten(1, 2)  # (2, s · batch, 3d)
         before = hidden[:-1].transpose(0, 1).flatten(1, 2)
         return to_given, flat.mT @ before, flat.sum(1)
 
@@ -156,12 +156,12 @@ class _Decoded(torch.autograd.Function):
         (steps, batch, d), h = grad_hidden.shape, key.shape[-1]
         to_given = hidden.new_empty(steps, batch, mapped.shape[-1])
         to_given[..., 3 * d :] = grad_given
-        to_by_state = hidden.new_empty(steps, batch, 3 * d + h)
+        to_by_hidden = hidden.new_empty(steps, batch, 3 * d + h)
         to_scores = torch.empty_like(weights)
         to_key, to_hidden = torch.zeros_like(key), torch.zeros_like(hidden[0])
         for t in reversed(range(steps)):
             straight = gates.backward(
-                t, to_hidden + grad_hidden[t], hidden[t], to_given[t], to_by_state[t]
+                t, to_hidden + grad_hidden[t], hidden[t], to_given[t], to_by_hidden[t]
             )
             # through what was pooled to the weights and their scores
             to_weights = torch.bmm(mapped, to_given[t].unsqueeze(-1)).squeeze(-1)  # (batch, s)
@@ -170,9 +170,9 @@ class _Decoded(torch.autograd.Function):
             # through tanh to the key and the query: w(1 − tanh²)
             slope = torch.addcmul(score, compared[t] * score, compared[t], value=-1.0)
             to_key += slope.mul_(to_scores[t].unsqueeze(-1))
-            torch.sum(slope, dim=1, out=to_by_state[t, :, 3 * d :])
-            to_hidden = torch.addmm(straight, to_by_state[t], by_state)
-        flat = to_by_state.flatten(0, 1)
+            torch.sum(slope, dim=1, out=to_by_hidden[t, :, 3 * d :])
+            to_hidden = torch.addmm(straight, to_by_hidden[t], by_state)
+        flat = to_by_hidden.flatten(0, 1)
         return (
             to_given,
             to_hidden,
