@@ -45,7 +45,7 @@ class Groups:
         ]
         known = [self._number(label) for label in zip(*entries, strict=True)]
         numbers = np.array(known, np.int64)
-        if len(set(numbers)) < len(numbers):  # a dictionary may say the same twice
+        if len(set(known)) < len(known):  # a dictionary may say the same twice
             numbers, same = np.unique(numbers, return_inverse=True)
             places = same[places]
         return Membership(places.astype(np.int32, copy=False), numbers)

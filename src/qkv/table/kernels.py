@@ -155,7 +155,7 @@ def _add(weights: Any, value: Any, sums: Any) -> None:
         sums[MEAN], sums[REST], sums[SPREAD] = mean + sums[MEAN], 0.0, np.nan
         return
     moved = (mean - sums[MEAN]) + (rest - sums[REST])
-    sums[SPREAD] += max(second, 0.0) + moved * moved * total * (before / sums[TOTAL])
+    sums[SPREAD] += max(second, 0.0) + moved * moved * before * (total / sums[TOTAL])
     # From the heavier of both: a mean far away that weighs next to nothing leaves no rounding.
     if before < total:
         sums[MEAN], sums[REST] = _exact_sum(mean, rest - before / sums[TOTAL] * moved)
