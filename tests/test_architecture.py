@@ -175,7 +175,7 @@ OPEN = {
     # the formulas that operators derive their kernels from, and wrappers that only rooms make
     "similarity": {"adaptive", "base", "distance", "dot", "gated", "log_tempered", "prepared"},
     "table": {
-        "aggregation", "answers", "asking", "columns", "report", "samples", "similarity_spec",
+        "aggregation", "answers", "query_runner", "columns", "report", "samples", "similarity_spec",
         "sources", "sources.base", "where",
     },
     "translate": {

@@ -118,8 +118,8 @@ def _changed(checkpoint: Path, folder: Path, change: Any) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(version=-5), "format version -5, which there never was"),
-        (lambda c: c.update(version=True), "format version True, which there never was"),
+        (lambda c: c.update(version=-5), "format version -5, which is unknown"),
+        (lambda c: c.update(version=True), "format version True, which is unknown"),
         (lambda c: c["best"].update(weights=".."), "'..' is no file"),
         (lambda c: c["model"].update(hidden=10**9), "must have shape|does not fit|is incomplete"),
         (lambda c: c["model"].update(embedding=-1), "is incomplete|must"),

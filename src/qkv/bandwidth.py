@@ -1,10 +1,10 @@
-"""One search for how wide to look, for whoever can say how well a width does.
+"""Search for the bandwidths of least error, whatever measures the error.
 
-A width is a point: the logarithm of each bandwidth, then whatever else is searched for. The score
-of a point is the logarithm of an error, so that differences are shares of it. First all bandwidths
-are moved together over a grid, then each coordinate on its own, until nothing is gained. A line is
-searched by a grid, which goes on where the best is at its end, and by ever finer steps about the
-best places: curves of leave-one-out errors may have several valleys.
+A point of the search holds the logarithm of each bandwidth, then any other parameters. Its score is
+the logarithm of an error, so that differences of scores are relative errors. First all bandwidths
+are moved together over a grid, then each coordinate separately, until the score no longer improves.
+A line is searched by a grid, extended where the best point is at its end, and by ever finer steps
+around the best points: curves of leave-one-out errors may have several local minima.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ Score: TypeAlias = Callable[[Array], float]
 
 STEP = math.log(2)  # between places of the first grid
 FINE = STEP / 16  # the same for one coordinate whose curve is rough
-LEVELS = (3, 3, 2, 1, 1)  # valleys that are looked at more finely, halving the step each time
+LEVELS = (3, 3, 2, 1, 1)  # local minima that are refined, halving the step each time
 MORE = (8, 8, 6, 4, 2, 1)  # the same where the curve is rough
 FEWER = (2, 1, 1)  # the same where there are several coordinates
 FINER = (3, 3, 2, 2, 1, 1)  # the same where these are rough
-MOST_GRID, STARTS = 256, 5  # places of a grid, and how many of them are begun from
+MOST_GRID, STARTS = 256, 5  # places of a grid, and how many of them are starting points
 GRID_EXAMPLES = 40_000  # places times examples that a grid may have
-ROUNDS = 5  # times that every coordinate is searched on its own
-NOTHING = 1e-4  # a difference of scores that is none: a hundredth of a percent of the error
+ROUNDS = 5  # times that every coordinate is searched separately
+NOTHING = 1e-4  # a negligible difference of scores: a hundredth of a percent of the error
 MOST_BEYOND = 40  # steps beyond an end of a grid
-FEW = 3_000  # examples, of which those of compact kernels are rough
-VERY_FEW = 500  # examples, for which a search should be thorough
+FEW = 3_000  # examples, up to which the error curve of a compact kernel is rough
+VERY_FEW = 500  # examples, up to which a search should be thorough
 
 
 class BandwidthWarning(UserWarning):
-    """The examples cannot say how wide to look."""
+    """The training examples do not determine the bandwidth."""
 
 
 class Axis(NamedTuple):
-    """One coordinate of a width, and between which places it is looked for."""
+    """One coordinate of a point, and the interval in which it is searched."""
 
     low: float
     high: float
     start: float
     step: float
-    endless: bool = False  # whether to go on beyond an end where that does best
+    endless: bool = False  # whether to continue beyond an end of the interval that scores best
     levels: tuple[int, ...] = LEVELS
-    places: tuple[float, ...] = ()  # to be looked at, whatever lies on the grid
+    places: tuple[float, ...] = ()  # to be tried in addition to the grid
 
     def near(self, place: float) -> Axis:
         """The same, a step to either side."""
@@ -68,7 +68,7 @@ class Best:
 
 
 class Spread(NamedTuple):
-    """How far apart the keys of a column, or of several that are one vector, lie."""
+    """How far the keys of a column, or of several columns that form one vector, are spread."""
 
     rows: float
     unit: float  # their standard deviation
@@ -78,7 +78,7 @@ class Spread(NamedTuple):
 
 
 def span(points: Array, copies: Array, columns: int, compact: bool) -> Axis:
-    """Where to look for the bandwidth of a key (m, d), one of so many columns."""
+    """The interval of bandwidths to search for a key (m, d), one of so many columns."""
     extent = float(np.linalg.norm(np.ptp(points, axis=0))) if len(points) else 0.0
     gap = math.inf
     if columns == points.shape[1] == 1 and extent > 0:
@@ -89,10 +89,11 @@ def span(points: Array, copies: Array, columns: int, compact: bool) -> Axis:
 
 
 def span_of(spread: Spread, columns: int, compact: bool) -> Axis:
-    """Where to look for the bandwidth of keys that spread so far, one of so many columns.
+    """The interval of bandwidths to search for keys of this spread, one of so many columns.
 
-    From below the spacing of the keys to where all look alike; both ends are to be passed where
-    that helps. A compact kernel, which loses sight of one key after the other, has a rough curve.
+    From below the spacing of the keys to where all weights are nearly equal; the search continues
+    beyond either end where that helps. A compact kernel has a rough curve, since keys leave its
+    support one by one.
     """
     m, unit, extent, dimensions, gap = spread
     if extent == 0:
@@ -117,18 +118,18 @@ def scale(points: Array, copies: Array) -> float:
 
 
 def log_error(error: float, variance: float) -> float:
-    """The score of a squared error of values that vary so much about their mean.
+    """The score of a squared error, relative to the variance of the targets.
 
-    Rounded to what can be told apart, so that noise in the last digits decides nothing.
+    Rounded, so that noise in the last digits decides nothing.
     """
     return round(math.log(error / variance + 1e-30), 10) if math.isfinite(error) else math.inf
 
 
 def search(score: Score, axes: Sequence[Axis], together: int, grid: int = 0) -> Best:
-    """The point of least score; the first `together` coordinates are moved as one to begin with.
+    """The point of least score; the first `together` coordinates are at first moved as one.
 
-    With a `grid` of so many places, the search starts from the best of them too: with few examples
-    there are valleys that no line from one another leads to.
+    With a `grid` of so many places, the search also starts from the best of them: with few examples
+    some local minima cannot be reached from one another along a line.
     """
     point = np.array([axis.start for axis in axes])
     if not axes:
@@ -162,7 +163,7 @@ def search(score: Score, axes: Sequence[Axis], together: int, grid: int = 0) -> 
 
 
 def affordable_grid(examples: float) -> int:
-    """How many places a grid may have where there are so many examples; 0 where there are many."""
+    """How many places a grid over so many examples may have; 0 if they are too many."""
     return min(MOST_GRID, int(GRID_EXAMPLES // max(examples, 1))) if examples <= VERY_FEW else 0
 
 
@@ -180,7 +181,7 @@ def _grid(score: Score, axes: Sequence[Axis], most: int) -> list[Array]:
 def _one_by_one(
     score: Score, axes: Sequence[Axis], point: Array, lowest: float, look_around: int
 ) -> tuple[Array, float, dict[int, _Curve]]:
-    """Each coordinate in turn: for so many rounds all over its axis, then near the best alone."""
+    """Each coordinate in turn: for some rounds over its full axis, then only near the best."""
     curves: dict[int, _Curve] = {}
     for number in range(ROUNDS):
         before, from_here = lowest, point
@@ -195,18 +196,18 @@ def _one_by_one(
 
             curve = _Curve(along)
             if math.isfinite(lowest):
-                curve.known[float(point[place])] = lowest
+                curve.scores[float(point[place])] = lowest
             if number < look_around:
                 curves[place] = curve
             else:
                 axis = axis.near(float(point[place]))
-            found, error = curve.least(axis)
+            best_place, error = curve.least(axis)
             if error < lowest:
                 point = point.copy()
-                point[place], lowest = found, error
+                point[place], lowest = best_place, error
         if not before - lowest > NOTHING:
             break
-        further = point + (point - from_here)  # where one round led, another may
+        further = point + (point - from_here)  # extrapolate the step of this round
         if number > 0 and _inside(further, axes) and (error := score(further)) < lowest:
             point, lowest = further, error
     return point, lowest, curves
@@ -221,33 +222,33 @@ def _inside(point: Array, axes: Sequence[Axis]) -> bool:
 
 @dataclass
 class _Curve:
-    """Scores along a line, known at more and more places."""
+    """Scores along a line, and the places where they have been evaluated."""
 
     at: Callable[[float], float]
-    known: dict[float, float] = field(default_factory=dict)
+    scores: dict[float, float] = field(default_factory=dict)
 
-    def look(self, place: float) -> float:
+    def evaluate(self, place: float) -> float:
         place = float(place)
-        if place not in self.known:
-            self.known[place] = self.at(place)
-        return self.known[place]
+        if place not in self.scores:
+            self.scores[place] = self.at(place)
+        return self.scores[place]
 
     def best(self) -> float:
         """The best place; of equals, the last, which is the widest."""
-        return min(self.known, key=lambda place: (self.known[place], -place))
+        return min(self.scores, key=lambda place: (self.scores[place], -place))
 
     def ends(self) -> tuple[bool, bool]:
         """Whether no place does better than the first one; and than the last."""
-        good = self.known[self.best()] + NOTHING
-        return self.known[min(self.known)] <= good, self.known[max(self.known)] <= good
+        good = self.scores[self.best()] + NOTHING
+        return self.scores[min(self.scores)] <= good, self.scores[max(self.scores)] <= good
 
     def least(self, axis: Axis) -> tuple[float, float]:
         """The best place and its score."""
         steps = max(1, math.ceil((axis.high - axis.low) / axis.step))
         for place in np.linspace(axis.low, axis.high, steps + 1):
-            self.look(place)
+            self.evaluate(place)
         for place in axis.places:
-            self.look(place)
+            self.evaluate(place)
         if axis.endless:
             self._go_on(-axis.step)
             self._go_on(axis.step)
@@ -257,50 +258,50 @@ class _Curve:
             self._look_beyond(axis.step)
         self._polish()
         best = self.best()
-        return best, self.known[best]
+        return best, self.scores[best]
 
     def _go_on(self, step: float) -> None:
         for _ in range(MOST_BEYOND):
-            places = sorted(self.known, reverse=step < 0)
-            end = self.known[places[-1]]
-            if end > self.known[self.best()] or not self.known[places[-2]] - end > NOTHING:
+            places = sorted(self.scores, reverse=step < 0)
+            end = self.scores[places[-1]]
+            if end > self.scores[self.best()] or not self.scores[places[-2]] - end > NOTHING:
                 return
-            self.look(places[-1] + step)
+            self.evaluate(places[-1] + step)
 
     def _look_beyond(self, step: float) -> None:
-        """Make sure of an end that does as well as any place: the next may not."""
+        """Confirm an end that scores as well as any place: the next place may not."""
         for _ in range(2):
             narrow, wide = self.ends()
             if narrow:
-                self.look(min(self.known) - step)
+                self.evaluate(min(self.scores) - step)
             if wide:
-                self.look(max(self.known) + step)
+                self.evaluate(max(self.scores) + step)
 
     def _refine(self, valleys: int) -> None:
-        places = sorted(self.known)
-        scores = [math.inf, *(self.known[place] for place in places), math.inf]
+        places = sorted(self.scores)
+        scores = [math.inf, *(self.scores[place] for place in places), math.inf]
         bottoms = [
             at
             for at in range(len(places))
             if scores[at + 1] <= min(scores[at], scores[at + 2]) and math.isfinite(scores[at + 1])
         ]
         for at in sorted(bottoms, key=lambda at: (scores[at + 1], -at))[:valleys]:
-            for beside in (at - 1, at + 1):
-                if 0 <= beside < len(places):
-                    self.look((places[at] + places[beside]) / 2)
+            for neighbour in (at - 1, at + 1):
+                if 0 <= neighbour < len(places):
+                    self.evaluate((places[at] + places[neighbour]) / 2)
 
     def _polish(self) -> None:
-        """Look at the lowest point of the parabola through the best place and its neighbours."""
+        """Evaluate the minimum of the parabola through the best place and its neighbours."""
         for _ in range(2):
-            places = sorted(self.known)
+            places = sorted(self.scores)
             at = places.index(self.best())
             if not 0 < at < len(places) - 1:
                 return
             left, middle, right = places[at - 1 : at + 2]
-            down, up = (self.known[each] - self.known[middle] for each in (left, right))
+            down, up = (self.scores[each] - self.scores[middle] for each in (left, right))
             if not (math.isfinite(down + up) and down + up > 0):
                 return
             back, forth = middle - left, right - middle
             shift = (down * forth**2 - up * back**2) / (2 * (down * forth + up * back))
             if abs(shift) > 1e-6:
-                self.look(middle + shift)
+                self.evaluate(middle + shift)

@@ -1,9 +1,8 @@
-"""Where the curve of a boxcar kernel is lowest: at every step of it, not on a grid.
+"""The exact error curve of a boxcar kernel over its bandwidth, at every step of it.
 
-A boxcar loses sight of one key after the other, so its error is a staircase over the bandwidth
-with a step at each distance between two keys, too many and too narrow for a grid. But each step
-changes what is said of one key alone: sums over neighbours in the order of their distance give all
-errors at once.
+The error of a boxcar is piecewise constant in the bandwidth, with a step at each distance between
+two keys: too many and too narrow for a grid. But each step changes the prediction for one key only,
+so cumulative sums over neighbours in the order of their distance give all errors at once.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ Array = npt.NDArray[np.float64]
 
 #: Keys whose distances are sorted, at most.
 MOST_KEYS = 1000
-#: Steps that are told: the lowest.
-TOLD = 8
+#: How many of the lowest steps are returned.
+MOST_LOWEST = 8
 #: A difference of distances, as a share of them, that rounding may have made.
 _SAME = 1e-12
 #: A variance of keys, by the squared bandwidth, that gives no slope.
@@ -29,15 +28,15 @@ class Staircase(NamedTuple):
     """Errors from each distance on to the next."""
 
     width: Array  # (steps,): a bandwidth inside each step
-    left_out: Array  # (steps,): Σ w (y − what the others say)²
+    left_out: Array  # (steps,): Σ w (y − leave-one-out prediction)²
     fitted: Array  # (steps,): Σ w (y − ŷ)²
     trace: Array  # (steps,): of the smoother
 
 
 def staircase(key: Array, target: Array, copies: Array, degree: int) -> Staircase:
-    """The curve of keys (m,) and targets (m, k), of which there are so many copies (m,).
+    """The curve of keys (m,) and targets (m, k), weighted by their number of copies (m,).
 
-    One copy is left out of what the others say; who sees nobody is told the mean of all others.
+    A leave-one-out prediction leaves one copy out; without neighbours it is the mean of all others.
     """
     m, target = len(key), target - np.average(target, axis=0, weights=copies)
     distance = np.abs(key[:, None] - key)
@@ -46,28 +45,30 @@ def staircase(key: Array, target: Array, copies: Array, degree: int) -> Staircas
     distance = np.take_along_axis(distance, order, axis=1)
     weight = copies[order]
     weight[:, 0] = np.maximum(copies - 1.0, 0.0)
-    own = np.minimum(copies, 1.0)[:, None]
+    self_weight = np.minimum(copies, 1.0)[:, None]
     total = np.cumsum(weight, axis=1)
     safe = np.where(total > 0.0, total, 1.0)
-    share, reach = own / (own + total), np.ones((m, m))
-    said = _means(weight, target[order], safe)  # (m, steps, k)
+    share, reach = self_weight / (self_weight + total), np.ones((m, m))
+    predicted = _means(weight, target[order], safe)  # (m, steps, k)
     if degree == 1:
         moved = key[order] - key[:, None]
         mean = np.cumsum(weight * moved, axis=1) / safe
         variance = np.cumsum(weight * moved**2, axis=1) / safe - mean**2
         steep = variance > _FLAT * distance**2
         inverse = np.divide(1.0, variance, where=steep, out=np.zeros((m, m)))
-        both = _means(weight, moved[:, :, None] * target[order], safe)
-        said = said - ((both - mean[:, :, None] * said) * (mean * inverse)[:, :, None])
-        opened = ~steep & (share * (1 - share) * mean**2 > _FLAT * distance**2)
-        reach = np.where(opened, np.inf, 1 + mean**2 * inverse)
-    others = -own * target / (copies.sum() - own)  # of targets whose mean is 0
-    said = np.where((total > 0.0)[:, :, None], said, others[:, None])
+        cross = _means(weight, moved[:, :, None] * target[order], safe)
+        predicted = predicted - (
+            (cross - mean[:, :, None] * predicted) * (mean * inverse)[:, :, None]
+        )
+        opens = ~steep & (share * (1 - share) * mean**2 > _FLAT * distance**2)
+        reach = np.where(opens, np.inf, 1 + mean**2 * inverse)
+    others = -self_weight * target / (copies.sum() - self_weight)  # of targets whose mean is 0
+    predicted = np.where((total > 0.0)[:, :, None], predicted, others[:, None])
     with np.errstate(divide="ignore", invalid="ignore"):
         odds = share / (1 - share) * reach
         leverage = np.where(np.isfinite(odds), odds / (1 + odds), 1.0)
-    squares = copies[:, None] * ((target[:, None] - said) ** 2).mean(axis=2)
-    of_each = squares, squares * (1 - leverage) ** 2, leverage * copies[:, None] / own
+    squares = copies[:, None] * ((target[:, None] - predicted) ** 2).mean(axis=2)
+    of_each = squares, squares * (1 - leverage) ** 2, leverage * copies[:, None] / self_weight
     distances = distance[:, 1:].ravel()
     at = np.argsort(distances)
     distances = distances[at]
@@ -81,8 +82,8 @@ def staircase(key: Array, target: Array, copies: Array, degree: int) -> Staircas
 
 def lowest(width: Array, error: Array) -> Array:
     """The widths of the lowest steps."""
-    there = (width > 0.0) & np.isfinite(error)
-    return np.asarray(width[there][np.argsort(error[there], kind="stable")[:TOLD]])
+    valid = (width > 0.0) & np.isfinite(error)
+    return np.asarray(width[valid][np.argsort(error[valid], kind="stable")[:MOST_LOWEST]])
 
 
 def _means(weight: Array, value: Array, total: Array) -> Array:

@@ -1,4 +1,4 @@
-"""All compiled code of the project, and how to have it compiled ahead."""
+"""All compiled code of the project, compiled ahead of time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PACKAGES = {
 
 
 def packages() -> list[str]:
-    """Those that can be imported here."""
+    """Those whose dependencies are installed."""
     return [name for name, needs in PACKAGES.items() if needs is None or find_spec(needs)]
 
 
 class CompileProgress(NamedTuple):
-    """How far compilation is; told at least once a second."""
+    """How far compilation is; yielded at least once a second."""
 
     done: int
     total: int
@@ -35,8 +35,8 @@ def warmup() -> Iterator[CompileProgress]:
     """Compile what is not compiled for this machine yet."""
     from qkv.jit.ahead import compile_all, missing
 
-    wanted = missing(packages())
-    yield from _progress(compile_all(packages(), wanted), len(wanted))
+    uncompiled = missing(packages())
+    yield from _progress(compile_all(packages(), uncompiled), len(uncompiled))
 
 
 def prebuild() -> Iterator[CompileProgress]:
@@ -44,8 +44,8 @@ def prebuild() -> Iterator[CompileProgress]:
     from qkv.jit.ahead import jobs
     from qkv.jit.ahead import prebuild as compile_into_package
 
-    wanted = jobs(packages())
-    yield from _progress(compile_into_package(packages(), wanted), len(wanted))
+    everything = jobs(packages())
+    yield from _progress(compile_into_package(packages(), everything), len(everything))
 
 
 def _progress(batches: Iterable[list[tuple[str, str]]], total: int) -> Iterator[CompileProgress]:

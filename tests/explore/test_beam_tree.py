@@ -78,5 +78,5 @@ def test_each_step_has_the_best_ways_of_all(
         assert [tree.nodes[i].token for i in nodes] == [*each.tokens, END]
         assert tree.nodes[nodes[-1]].total == pytest.approx(each.log_p)
         assert tree.nodes[nodes[-1]].fate == "ended"
-        told = tree.told(how, str)[nodes[-1]]
+        told = tree.as_json(how, str)[nodes[-1]]
         assert (told["text"], told["score"]) == ("⏎", pytest.approx(each.score))

@@ -95,7 +95,7 @@ def test_files_outside_the_package_are_not_served(server: Server) -> None:
         (b'{"bandwidth": 0}', "bandwidth must be a number between 1e-09 and 1e+12; got 0"),
         (b'{"count": 1e9}', "count must be a whole number between 1 and 20000; got 1000000000.0"),
         (b'{"degree": true}', "degree must be a whole number between 0 and 1; got True"),
-        (b'{"source": "0123456789abcdef"}', "that table is no longer here: drop its file in again"),
+        (b'{"source": "0123456789abcdef"}', "that table is no longer here: upload its file again"),
         (b'{"edits": "d:100"}', "an edit must name one of 100 points; got 100"),
         (b'{"edits": "rm -rf"}', "edits must be such as a:1,2 or m:5,1,2 or d:5; got 'rm -rf'"),
         (b'{"edits": "a:1,1e300"}', "a point must lie within 1e+09; got '1e300'"),

@@ -105,7 +105,7 @@ def test_mistakes_get_one_sentence(server: Server, body: dict[str, object], sent
 def test_formula_mask_and_temperature_by_hand(open_page: Open) -> None:
     page = open_page("/similarity")
     entropy = page.get_by_role("region", name="Left").locator(".facts")
-    expect(entropy).to_contain_text("cat looks with")
+    expect(entropy).to_contain_text("cat attends with")
     page.get_by_label("Left: how alike").select_option("formula")
     formula = page.get_by_label("Formula", exact=True)
     formula.fill("dot(q, k")
@@ -119,7 +119,7 @@ def test_formula_mask_and_temperature_by_hand(open_page: Open) -> None:
     expect(page.get_by_label("As Python")).to_contain_text("(q * k).sum(-1)")
     page.get_by_label("Temperature", exact=True).focus()
     page.keyboard.press("Home")
-    expect(entropy).to_contain_text(re.compile(r"cat looks with (0|\d.\d+e-\d) bits"))
+    expect(entropy).to_contain_text(re.compile(r"cat attends with (0|\d.\d+e-\d) bits"))
     page.keyboard.press("End")
     expect(entropy).to_contain_text("bits of entropy")
     page.get_by_label("Mask", exact=True).select_option("painted")
@@ -141,7 +141,7 @@ def test_formula_mask_and_temperature_by_hand(open_page: Open) -> None:
 def test_tokens_are_dragged_and_asked(open_page: Open) -> None:
     page = open_page("/similarity")
     entropy = page.get_by_role("region", name="Left").locator(".facts")
-    expect(entropy).to_contain_text("cat looks with")
+    expect(entropy).to_contain_text("cat attends with")
     plane = page.get_by_role("region", name="Left").locator("canvas").nth(1)
     plane.scroll_into_view_if_needed()
     box = plane.bounding_box()
@@ -151,7 +151,7 @@ def test_tokens_are_dragged_and_asked(open_page: Open) -> None:
         return box["x"] + (x + 2) / 4 * box["width"], box["y"] + (2 - y) / 4 * box["height"]
 
     page.mouse.click(*at(-1.1, 0.2))
-    expect(entropy).to_contain_text("rock looks with")
+    expect(entropy).to_contain_text("rock attends with")
     page.mouse.move(*at(-1.1, 0.2))
     page.mouse.down()
     page.mouse.move(*at(1, 1), steps=4)

@@ -116,7 +116,7 @@ def test_the_curve_is_the_same_question_along_a_grid(server: Server) -> None:
         (
             "ask",
             {"source": "../etc/passwd"},
-            "that table is no longer here: drop its file in again",
+            "that table is no longer here: upload its file again",
         ),
         ("ask", {"source": "open"}, "no table was opened: start with `qkv explore --open FILE`"),
         ("ask", {"also": [{"key": "gpa"}]}, "each key must be another column; got gpa, gpa"),
@@ -179,7 +179,7 @@ def test_asking_by_hand(open_page: Open) -> None:
     page.get_by_label("Similarity", exact=True).select_option("equal")
     ask.fill("3.475")
     ask.press("Enter")
-    expect(facts).to_contain_text("no row speaks")
+    expect(facts).to_contain_text("no row has weight")
     page.go_back()
     page.go_back()
     expect(facts).to_contain_text("gpa 3.0")
@@ -217,7 +217,7 @@ def test_own_files_with_hostile_names(open_page: Open) -> None:
     expect(page.get_by_label("Key", exact=True)).to_have_value(HOSTILE)
     page.goto(re.sub("source=[0-9a-f]+", "source=0123456789abcdef", address))
     expect(page.locator(".trouble")).to_have_text(
-        "That table is no longer here: drop its file in again."
+        "That table is no longer here: upload its file again."
     )
 
 

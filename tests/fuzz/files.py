@@ -275,9 +275,9 @@ class Samples:
                 sound = self._sound[name][name] == path.read_bytes()
                 assert (cache.read(path) is None) != sound
             case "queries.csv":
-                from qkv.cli.query import _from_file
+                from qkv.cli.query_parsing import keys_of_file
 
-                _from_file(self._memory, path)
+                keys_of_file(self._memory, path)
             case "index.arrow":
                 database = qkv.Database(path.with_name("i.csv"), key="k", value="v")
                 database.indexed(path).query(0.5, similarity="gaussian", bandwidth=1)

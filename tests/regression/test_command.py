@@ -110,7 +110,7 @@ def test_what_the_search_cannot_tell_is_a_note(tmp_path: Path) -> None:
     path = tmp_path / "few.csv"
     path.write_text("x,y\n1,2\n2,2\n3,2\n")
     result = CliRunner().invoke(app, ["regress", str(path), "--x", "x", "--y", "y"])
-    assert "note: the examples cannot decide the bandwidth" in result.stdout.replace("\n", " ")
+    assert "note: the examples do not determine the bandwidth" in result.stdout.replace("\n", " ")
 
 
 def test_a_file_that_is_no_table(tmp_path: Path) -> None:
@@ -167,6 +167,6 @@ def test_one_row_says_so(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("a,b\n1,2\n")
     words = ["regress", str(path), "--x", "a", "--y", "b", "--bandwidth", "1", "--at", "1"]
-    with pytest.warns(qkv.regression.BandwidthWarning, match="cannot tell the interval"):
+    with pytest.warns(qkv.regression.BandwidthWarning, match="the interval cannot be estimated"):
         result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert "one row cannot tell LOO R²" in result.stdout
+    assert "LOO R² needs two rows" in result.stdout

@@ -168,11 +168,11 @@ def test_far_from_the_data() -> None:
     x, y = np.array([[0.0], [1.0], [2.0]]), np.array([3.0, 5.0, 7.0])
     assert Regressor(bandwidth=0.1).fit(x, y).predict([[1e5]]) == 7.0
     far = [[1.1], [9.0]]
-    with pytest.warns(NoNeighboursWarning, match="1 of 2 queries have no example in sight"):
+    with pytest.warns(NoNeighboursWarning, match="1 of 2 queries have no example within reach"):
         assert np.isnan(Regressor("boxcar", 0.2).fit(x, y).predict(far)).tolist() == [False, True]
     assert Regressor("boxcar", 0.2, empty="nearest").fit(x, y).predict(far)[1] == 7
     assert Regressor("boxcar", 0.2, empty="prior").fit(x, y).predict(far)[1] == 5
-    with pytest.raises(ValueError, match="1 of 2 queries have no example in sight; a wider"):
+    with pytest.raises(ValueError, match="1 of 2 queries have no example within reach; a wider"):
         Regressor("boxcar", 0.2, empty="raise").fit(x, y).predict(far)
 
 

@@ -191,7 +191,7 @@ def test_a_best_at_an_edge_is_told() -> None:
     ):
         Regressor("gaussian").fit(x, random.standard_normal(67))
     with pytest.warns(
-        BandwidthWarning, match=r"cannot decide .* 3 are too few for bandwidth='aicc'"
+        BandwidthWarning, match=r"do not determine .* 3 are too few for bandwidth='aicc'"
     ):
         Regressor(bandwidth="aicc").fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 1.5])
 
@@ -247,11 +247,15 @@ def test_bandwidths_are_no_worse_than_those_of_statsmodels(name, criterion, meth
 
 def test_one_row_cannot_tell() -> None:
     model = Regressor(bandwidth=1.0).fit([[2.0]], [3.0])
-    with pytest.warns(BandwidthWarning, match="one row of data cannot tell R²"):
+    with pytest.warns(BandwidthWarning, match="R² cannot be estimated from one row of data"):
         assert np.isnan(model.loo_score())
-    with pytest.warns(BandwidthWarning, match="one row of data cannot tell the interval"):
+    with pytest.warns(
+        BandwidthWarning, match="the interval cannot be estimated from one row of data"
+    ):
         assert np.isnan(model.predict_interval([[2.0]])).all()
-    with pytest.warns(BandwidthWarning, match="one row of data cannot tell the standard deviation"):
+    with pytest.warns(
+        BandwidthWarning, match="the standard deviation cannot be estimated from one row of data"
+    ):
         answer, std = model.predict([[2.0]], return_std=True)
     assert answer == 3.0
     assert np.isnan(std).all()

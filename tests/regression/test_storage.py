@@ -120,7 +120,7 @@ def _say(name: str, value):
         (_set("rows", lambda a: a + 10**12), "its values do not fit each other"),
         (_set("cv_curve", lambda a: np.zeros((0, 5))), "do not fit each other"),
         (lambda arrays, facts: arrays.pop("target"), "its arrays are"),
-        (_say("version", 99), "its version is 99, and 1 is known"),
+        (_say("version", 99), "its version is 99, this qkv reads 1"),
         (_say("format", "other"), "it does not say what it is"),
         (_say("numbers", []), "its values do not fit each other"),
         (_say("numbers", [[0, "x0", "years", None]]), "its values do not fit each other"),

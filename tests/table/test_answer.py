@@ -48,7 +48,7 @@ EVIL = "<script>alert('1')</script>"
         ({}, 1.7, {"top": -1}, ValueError, "top must be a number of rows from 0 to 10,000; got -1"),
         ({}, 1.7, {"where": 3}, TypeError, "where must be a sentence or a pyarrow.compute.Expression"),
         ({"key": ["age", "name"]}, 40, {}, ValueError, "a query must have a key for each of age, name; got 40"),
-        ({"key": ["age", "name"]}, (40, "x"), {"similarity": {"age": "equal"}}, ValueError, "similarity says nothing of key column 'name'"),
+        ({"key": ["age", "name"]}, (40, "x"), {"similarity": {"age": "equal"}}, ValueError, "similarity has no entry for key column 'name'"),
         ({"key": "place"}, [1.0, 2.0], {"similarity": "dot"}, ValueError, "'place' must be a vector of 3 numbers; got 2"),
     ],
 )  # fmt: skip

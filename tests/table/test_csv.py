@@ -240,7 +240,7 @@ def test_integers_that_become_decimals_are_not_rounded(thousands: bool, tmp_path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"csv": {"delim": ";"}}, "csv must say delimiter, quote, encoding, .*; got 'delim'"),
+        ({"csv": {"delim": ";"}}, "csv must have the keys delimiter, .*; got 'delim'"),
         ({"csv": {"decimal": "comma"}}, r"csv\['decimal'\] must be a character; got 'comma'"),
         ({"csv": {"types": {"k": "float"}}}, "must map columns to text, .*; got 'float' for 'k'"),
         ({"csv": {"types": {"kk": "text"}}}, "names column 'kk', which is not there"),

@@ -177,10 +177,10 @@ def test_a_changed_file_is_indexed_anew(tmp_path: Path) -> None:
     pq.write_table(pa.table({"k": [1.0, 2.0, 1.0], "v": [11.0, 20.0, 13.0]}), path)
     answer = indexed.query(1.0)
     assert answer.value == 12.0
-    assert any("the index was made anew" in note for note in answer.plan.notes)
-    assert not any("anew" in note for note in indexed.query(1.0).plan.notes)
+    assert any("the index was rebuilt" in note for note in answer.plan.notes)
+    assert not any("rebuilt" in note for note in indexed.query(1.0).plan.notes)
     os.utime(path, ns=(0, 0))  # the same bytes, written at another time
-    assert any("anew" in note for note in indexed.query(1.0).plan.notes)
+    assert any("rebuilt" in note for note in indexed.query(1.0).plan.notes)
 
 
 def test_an_index_on_disk_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,5 +227,5 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^an index's name must end in .arrow or .feather"):
         database.indexed(tmp_path / "index.pkl")
     (tmp_path / "x.arrow").write_text("no index")
-    with pytest.raises(ValueError, match=r"x.arrow' is no index of a table: "):
+    with pytest.raises(ValueError, match=r"x.arrow' is not the index of a table: "):
         database.indexed(tmp_path / "x.arrow")

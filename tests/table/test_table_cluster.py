@@ -27,8 +27,8 @@ import qkv
 from qkv.cli import app
 from qkv.cluster import jobs
 from qkv.table import aggregation, parts
-from qkv.table.asking import QueryOptions
 from qkv.table.comparison import NAMES
+from qkv.table.query_runner import QueryOptions
 from qkv.table.sources import Request, base
 from qkv.table.sources.postgres import without_secrets
 
@@ -418,7 +418,7 @@ def test_secrets_are_in_no_plan_task_log_or_error(
 @pytest.mark.parametrize("queries", [1, 100, 1000])
 def test_a_part_sends_what_the_plan_says(rows: int, queries: int) -> None:
     from qkv.cluster.costs import table_costs
-    from qkv.table.asking import QueryRunner
+    from qkv.table.query_runner import QueryRunner
     from qkv.table.sources import open_source
 
     key = np.random.default_rng(0).normal(size=rows)

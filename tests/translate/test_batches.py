@@ -42,8 +42,8 @@ def test_what_the_decoder_reads_is_what_it_should_say_one_step_later() -> None:
     batch = collate([Example([7, 8, END], [4, 5]), Example([9, END], [6])])
     assert batch.source.tolist() == [[7, 8, END], [9, END, PAD]]
     assert batch.lengths.tolist() == [3, 2]
-    assert batch.read.tolist() == [[BEGIN, 4, 5], [BEGIN, 6, PAD]]
-    assert batch.wanted.tolist() == [[4, 5, END], [6, END, PAD]]
+    assert batch.inputs.tolist() == [[BEGIN, 4, 5], [BEGIN, 6, PAD]]
+    assert batch.labels.tolist() == [[4, 5, END], [6, END, PAD]]
     assert batch.tokens == 5
     assert batch.to(torch.device("cpu")).tokens == 5
 
@@ -55,10 +55,10 @@ def test_long_pairs_are_left_out_by_line() -> None:
         [1, 4, 9],
         SkippedLines({"x": [2]}),
     )
-    found, refused = encode(corpus, words, words, max_length=2)
+    found, skipped = encode(corpus, words, words, max_length=2)
     assert found == [Example([4, END], [5])]
-    assert refused.lines == {"x": [2], "of more than 2 pieces": [4, 9]}
-    assert corpus.refused.lines == {"x": [2]}
+    assert skipped.lines == {"x": [2], "of more than 2 pieces": [4, 9]}
+    assert corpus.skipped.lines == {"x": [2]}
     with pytest.raises(ValueError, match=r"^at least one pair must have no more than 0 pieces"):
         encode(corpus, words, words, max_length=0)
 

@@ -108,7 +108,7 @@ def test_what_is_wrong_with_a_folder_is_said(folder: Path, tmp_path: Path) -> No
 
 def test_a_folder_in_use_is_not_written_over(tmp_path: Path) -> None:
     begun(tmp_path).training._save(is_best=True)
-    with pytest.raises(ValueError, match=r"already holds a checkpoint; go on with --resume"):
+    with pytest.raises(ValueError, match=r"already holds a checkpoint; continue with --resume"):
         begun(tmp_path)
 
 

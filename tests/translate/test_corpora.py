@@ -29,12 +29,12 @@ def test_multi30k_is_read_whole() -> None:
     for name, end, count in (("train", ".gz", 29_000), ("val", "", 1014)):
         read = read_parallel(folder / f"{name}.en{end}", folder / f"{name}.de{end}")
         assert len(read.pairs) == count
-        assert not len(read.refused)
+        assert not len(read.skipped)
 
 
 def test_tatoeba_is_split_by_distinct_sentence() -> None:
     pairs = read_pairs(corpus("tatoeba") / "fra.txt.gz")
-    assert len(pairs.pairs) + len(pairs.refused) == 167_130
+    assert len(pairs.pairs) + len(pairs.skipped) == 167_130
     assert not any(sign in pair.target for pair in pairs.pairs for sign in "\u00a0\u202f")
     training, valid = held_out(pairs)
     assert len(training.pairs) + len(valid) == len(pairs.pairs)

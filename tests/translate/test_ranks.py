@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from toy import RECIPE, SIZES, SPELLING, write_pairs
+from toy import RECIPE, SIZES, TOKENIZER, write_pairs
 
 from qkv.translate import begin, load, resume
 from qkv.translate.data.batches import Batching
@@ -35,8 +35,8 @@ def _torchrun(folder: Path, *words: str) -> subprocess.Popen[str]:
     sources = write_pairs(folder)
     return _started(
         "--pairs", str(sources.pairs), "--valid-pairs", str(sources.valid_pairs),
-        "--out", str(folder / "model"), "--level", SPELLING.level, "--vocabulary",
-        str(SPELLING.size), "--embedding", str(SIZES.embedding), "--hidden", str(SIZES.hidden),
+        "--out", str(folder / "model"), "--level", TOKENIZER.level, "--vocabulary",
+        str(TOKENIZER.size), "--embedding", str(SIZES.embedding), "--hidden", str(SIZES.hidden),
         "--dropout", "0", "--batch-tokens", str(_BATCH), "--smoothing", "0", "--watch", "exact",
         "--learning-rate", str(RECIPE.learning_rate), "--warmup", str(RECIPE.warmup), "--seed",
         "3", *words,
@@ -95,7 +95,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:
     assert len(told) == 2
     diary = Diary()
     sizes = load(two / "model").model.sizes
-    begun = begin(one / "model", write_pairs(one), sizes, SPELLING, _RECIPE, diary)
+    begun = begin(one / "model", write_pairs(one), sizes, TOKENIZER, _RECIPE, diary)
     begun.training.run()
     assert _last(two)["progress"]["step"] == begun.training.progress.step
     # Three digits are printed; the weights tell whether the curves agree to rounding.
@@ -121,7 +121,7 @@ def test_two_processes_go_on_where_one_was(tmp_path: Path) -> None:
     shared, alone = tmp_path / "shared", tmp_path / "alone"
     for folder in (shared, alone):
         folder.mkdir()
-    how = (SIZES, SPELLING, _RECIPE)
+    how = (SIZES, TOKENIZER, _RECIPE)
     begin(alone / "model", write_pairs(alone), *how, NullCallback()).training.run()
     stopped = begin(shared / "model", write_pairs(shared), *how, StopAfterAnEpoch())
     with pytest.raises(KeyboardInterrupt):

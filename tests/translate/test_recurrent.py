@@ -49,18 +49,18 @@ def test_stepwise_decoding_equals_the_teacher_forced_pass(
     cell: str, similarity: str, readout: str
 ) -> None:
     model, data = small(cell=cell, similarity=similarity, readout=readout), batch((6, 4), (3, 5))
-    forced = model.forced(model.encode(data.source, data.lengths), data.read)
-    torch.testing.assert_close(forced, stepwise(model, data.read, data.source, data.lengths))
+    forced = model.forced(model.encode(data.source, data.lengths), data.inputs)
+    torch.testing.assert_close(forced, stepwise(model, data.inputs, data.source, data.lengths))
 
 
 def test_the_fused_way_has_the_gradients_of_the_plain_one() -> None:
     model, data = small(), batch((6, 4), (3, 5), (11, 2))
     memory = model.encode(data.source, data.lengths)
     weights = torch.randn(3, 6, 3, dtype=torch.float64)
-    (model.forced(memory, data.read) * weights).sum().backward()
+    (model.forced(memory, data.inputs) * weights).sum().backward()
     fused = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    (stepwise(model, data.read, data.source, data.lengths) * weights).sum().backward()
+    (stepwise(model, data.inputs, data.source, data.lengths) * weights).sum().backward()
     plain = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert fused.keys() == plain.keys()
     for name, grad in plain.items():
@@ -110,8 +110,8 @@ def test_a_batch_equals_its_sentences_one_by_one_in_loss_and_gradient(
         alone = Batch(
             examples.source[i : i + 1, : s + 1],
             examples.lengths[i : i + 1],
-            examples.read[i : i + 1, : t + 1],
-            examples.wanted[i : i + 1, : t + 1],
+            examples.inputs[i : i + 1, : t + 1],
+            examples.labels[i : i + 1, : t + 1],
         )
         loss = model.loss(alone, 0.1)
         loss.backward()
@@ -128,7 +128,10 @@ def test_what_stands_in_the_padding_does_not_matter() -> None:
     other[1, 4:] = 7
     changed = model.encode(other, data.lengths)
     torch.testing.assert_close(
-        model.forced(memory, data.read), model.forced(changed, data.read), rtol=0, atol=0
+        model.forced(memory, data.inputs),
+        model.forced(changed, data.inputs),
+        rtol=0,
+        atol=0,
     )
 
 
@@ -137,7 +140,7 @@ def test_attention_sums_to_one_over_real_tokens(similarity: str) -> None:
     model, data = small(similarity=similarity), batch((6, 4), (3, 5))
     memory = model.encode(data.source, data.lengths)
     state = model.start(memory).select(torch.arange(2), torch.zeros(2, 3, dtype=torch.long))
-    weights = model.step(memory, state, data.read[:, :3]).weights  # three rows each
+    weights = model.step(memory, state, data.inputs[:, :3]).weights  # three rows each
     assert weights.shape == (2, 3, 7)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, dtype=torch.float64))
     assert (weights[1, :, 4:] == 0).all()
@@ -188,8 +191,8 @@ def test_any_callable_is_a_similarity() -> None:
         return -(query[..., :, None, :7] - key[..., None, :, :7]).abs().sum(-1)
 
     model, data = Translator(sizes, SOURCE, TARGET, city_block), batch((6, 4), (3, 5))
-    forced = model.forced(model.encode(data.source, data.lengths), data.read)
-    torch.testing.assert_close(forced, stepwise(model, data.read, data.source, data.lengths))
+    forced = model.forced(model.encode(data.source, data.lengths), data.inputs)
+    torch.testing.assert_close(forced, stepwise(model, data.inputs, data.source, data.lengths))
     with pytest.raises(ValueError, match=r"^a translator can be saved only if its similarity goes"):
         model.to_json()
 

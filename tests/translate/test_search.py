@@ -140,7 +140,7 @@ def test_a_model_without_numbers_is_told_so() -> None:
     model = Translator(RNNConfig(embedding=5, hidden=7), SOURCE, TARGET).eval()
     with torch.no_grad():
         model.output.weight.fill_(math.nan)
-    with pytest.raises(ValueError, match=r"^the model gives scores that are not numbers"):
+    with pytest.raises(ValueError, match=r"^the model gives scores that are NaN: no token"):
         search(model, *sources(), Search(beam=3))
 
 

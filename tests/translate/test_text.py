@@ -39,16 +39,16 @@ def test_pairs_are_read_and_bad_lines_are_named(tmp_path: Path, name: str) -> No
     corpus = read_pairs(path)
     assert corpus.pairs == [Pair("Go.", "Va !"), Pair("Hi.", "Salut !"), Pair("Stop!", "Arrête !")]
     assert corpus.lines == [1, 2, 7]
-    assert len(corpus.refused) == 4
-    assert str(corpus.refused) == (
+    assert len(corpus.skipped) == 4
+    assert str(corpus.skipped) == (
         "1 without a tab (line 3); 1 with an empty side (line 4); 1 not UTF-8 (line 5); "
         "1 of more than 10,000 characters (line 6)"
     )
 
 
 def test_many_bad_lines_are_counted_and_the_first_named() -> None:
-    refused = SkippedLines({"without a tab": list(range(3, 1203))})
-    assert str(refused) == "1,200 without a tab (lines 3, 4, 5, 6, 7, …)"
+    skipped = SkippedLines({"without a tab": list(range(3, 1203))})
+    assert str(skipped) == "1,200 without a tab (lines 3, 4, 5, 6, 7, …)"
 
 
 def test_parallel_files(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_parallel_files(tmp_path: Path) -> None:
     target = write(tmp_path / "a.de", b"eins", b"zwei", b"drei")
     corpus = read_parallel(source, target)
     assert corpus.pairs == [Pair("one", "eins"), Pair("three", "drei")]
-    assert corpus.refused.lines == {"with an empty side": [2]}
+    assert corpus.skipped.lines == {"with an empty side": [2]}
 
 
 @pytest.mark.parametrize("more", ["source", "target"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy import RECIPE, SIZES, SPELLING, begun, write_pairs
+from toy import RECIPE, SIZES, TOKENIZER, begun, write_pairs
 
 from qkv.translate import Interpreter, RNNConfig, Search, TrainingConfig, begin, load, resume
 from qkv.translate.training.callbacks import NullCallback
@@ -46,7 +46,7 @@ def test_stopped_and_resumed_gives_the_same_weights_bit_for_bit(tmp_path: Path, 
     (tmp_path / "parts").mkdir()
     whole = begun(tmp_path / "whole", sizes=sizes)
     whole.training.run()
-    parts = begun(tmp_path / "parts", sizes=sizes, watcher=Stopper(stop))
+    parts = begun(tmp_path / "parts", sizes=sizes, callback=Stopper(stop))
     with pytest.raises(Interrupted):
         parts.training.run()
     assert parts.training.progress.step == stop
@@ -77,7 +77,7 @@ def test_the_reverse_of_a_string_is_learned_without_a_mistake(tmp_path: Path) ->
     diary = Diary()
     sources = write_pairs(tmp_path, count=1500)
     session = begin(
-        tmp_path / "model", sources, RNNConfig(24, 48, dropout=0.0), SPELLING, recipe, diary
+        tmp_path / "model", sources, RNNConfig(24, 48, dropout=0.0), TOKENIZER, recipe, diary
     )
     session.training.run()
     assert max(epoch.exact for epoch in diary.epochs) == 100.0
@@ -108,7 +108,7 @@ def test_the_rate_rises_in_a_line_and_falls_in_a_line() -> None:
 
 
 def test_training_on_other_pairs_is_refused(tmp_path: Path) -> None:
-    session = begun(tmp_path, watcher=Stopper(2))
+    session = begun(tmp_path, callback=Stopper(2))
     with pytest.raises(Interrupted):
         session.training.run()
     (tmp_path / "train.tsv").write_text("ab\tba\ncd\tdc\n")

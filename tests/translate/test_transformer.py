@@ -31,13 +31,13 @@ def test_stepwise_decoding_equals_the_teacher_forced_pass(similarity: str) -> No
     with torch.no_grad():
         memory = model.encode(batch.source, batch.lengths)
         state, found = model.start(memory), []
-        for tokens in batch.read.split(1, dim=1):
+        for tokens in batch.inputs.split(1, dim=1):
             step = model.step(memory, state, tokens)
             state = step.state
             found.append(step.features)
             torch.testing.assert_close(step.weights.sum(-1), torch.ones(2, 1, dtype=torch.float64))
             assert (step.weights[1, :, 3:] == 0).all()
-        forced = model.forced(memory, batch.read)
+        forced = model.forced(memory, batch.inputs)
     torch.testing.assert_close(torch.cat(found, dim=1), forced)
 
 
@@ -45,7 +45,7 @@ def test_a_state_can_be_gone_on_from_twice() -> None:
     model, batch = small().eval(), data()
     with torch.no_grad():
         memory = model.encode(batch.source, batch.lengths)
-        first = model.step(memory, model.start(memory), batch.read[:, :1]).state
+        first = model.step(memory, model.start(memory), batch.inputs[:, :1]).state
         once = model.step(memory, first, torch.tensor([[4], [5]])).features
         model.step(memory, first, torch.tensor([[9], [9]]))
         again = model.step(memory, first, torch.tensor([[4], [5]])).features
@@ -56,7 +56,7 @@ def test_rows_of_a_sentence_are_ways_to_go_on() -> None:
     model, batch = small().eval(), data()
     with torch.no_grad():
         memory = model.encode(batch.source, batch.lengths)
-        state = model.step(memory, model.start(memory), batch.read[:, :1]).state
+        state = model.step(memory, model.start(memory), batch.inputs[:, :1]).state
         wide = state.select(torch.tensor([0, 1]), torch.zeros(2, 3, dtype=torch.long))
         rows = torch.tensor([[4, 7, 9], [5, 6, 8]])
         together = model.step(memory, wide, rows).features
@@ -89,4 +89,4 @@ def test_it_searches_and_says_that_steps_keep_no_gradients() -> None:
     assert [len(hypotheses) for hypotheses in found] == [2, 2]
     memory = model.encode(batch.source, batch.lengths)
     with pytest.raises(RuntimeError, match=r"single steps under torch.no_grad\(\) only$"):
-        model.step(memory, model.start(memory), batch.read[:, :1])
+        model.step(memory, model.start(memory), batch.inputs[:, :1])

@@ -107,7 +107,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     printed, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     said = " ".join(printed.split())
-    assert f"stopped and saved; go on with: qkv translate train --out {model} --resume" in said
+    assert f"stopped and saved; continue with: qkv translate train --out {model} --resume" in said
     assert "Traceback" not in errors
     config = (tmp_path / "model" / "config.json").read_text()
     (tmp_path / "model" / "config.json").write_text(config.replace('"epochs": 40', '"epochs": 3'))

@@ -11,7 +11,7 @@ from qkv.translate.training.callbacks import NullCallback
 from qkv.translate.training.setup import Session
 
 SIZES = RNNConfig(embedding=16, hidden=32, dropout=0.0)
-SPELLING = TokenizerConfig("characters", size=20, joint=True)
+TOKENIZER = TokenizerConfig("characters", size=20, joint=True)
 RECIPE = TrainingConfig(
     epochs=2,
     learning_rate=1e-2,
@@ -40,9 +40,9 @@ def begun(folder: Path, **options: object) -> Session:
     """A training on reversed strings in `folder`/model."""
     parts = {
         "sizes": SIZES,
-        "spelling": SPELLING,
+        "tokenizer": TOKENIZER,
         "recipe": RECIPE,
-        "watcher": NullCallback(),
+        "callback": NullCallback(),
         **options,
     }
     return begin(folder / "model", write_pairs(folder), **parts)  # type: ignore[arg-type]

@@ -230,7 +230,7 @@ def test_a_page_of_every_layer_and_head(tmp_path: Path) -> None:
     said = qkv_sentence(*minilm)
     assert path.stat().st_size > qkv.words.sentence.LAYERS * qkv.words.sentence.HEADS * 14 * 14
     layer, head = qkv.summary.most_telling(by_minilm(SENTENCE).every)
-    assert f"matrix.html, opens on layer {layer}, head {head}, which tells most" in said
+    assert f"matrix.html, opens on layer {layer}, head {head}, the most informative" in said
     assert _opens_on(path) == (6, 12, {"layer": str(layer), "head": str(head)})
     for options, start in (
         (("--layer", "3", "--head", "7"), {"layer": "3", "head": "7"}),

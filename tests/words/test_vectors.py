@@ -263,7 +263,10 @@ def test_nearest_equals_a_loop() -> None:
             r"shape \(1, d\) to match words; got \(2, 3\)",
         ),
         (lambda: WordVectors(["a"], np.ones((1, 3), int)), r"must be floating point; got int64"),
-        (lambda: WordVectors(["a", "a"], np.ones((2, 3))), r"'a' is there twice"),
+        (
+            lambda: WordVectors(["a", "a"], np.ones((2, 3))),
+            r"words must be distinct; 'a' occurs twice",
+        ),
         (
             lambda: WordVectors(["a"], np.ones((1, 3))).nearest("a", 0),
             r"k must be at least 1; got 0",

@@ -1,4 +1,4 @@
-"""Speed and memory against peers: figures that depend on the machine, so ratios within one run."""
+"""Speed and memory against peers. Figures depend on the machine, so ratios within one run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SUITES = [
 
 
 class Figure(NamedTuple):
-    """One measured line: what was done, what came out, and what was wanted."""
+    """One measured line: the work, the figure, and its target."""
 
     work: str
     measured: float
@@ -53,7 +53,7 @@ class Figure(NamedTuple):
 
 
 def run(suite: str, console: Console, json_file: Path | None, part: str | None = None) -> None:
-    """Measure a suite, or a part, show each figure as it comes, and write them down if wanted."""
+    """Measure a suite, or a part; print each figure, and write all to a file if given."""
     if suite not in SUITES:
         raise ValueError(f"a benchmark must be one of {', '.join(SUITES)}; got {suite!r}")
     import torch

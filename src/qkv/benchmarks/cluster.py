@@ -1,4 +1,4 @@
-"""Two workers against one, two ranks against two threads, and what the cluster itself costs."""
+"""Two workers against one, two ranks against two threads, and the overhead of the cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qkv.benchmarks import Figure
 from qkv.cluster.costs import Rates, table_costs, tensor_plan, tensor_seconds
 from qkv.optional_dependencies import require
 
-#: Rows of the table; 10⁸ take 1.6 GB of disk. QKV_BENCH_ROWS says another number.
+#: Rows of the table; 10⁸ take 1.6 GB of disk. QKV_BENCH_ROWS overrides it.
 ROWS = int(os.environ.get("QKV_BENCH_ROWS", 10**8))
 _FILES = 100
 _HOW: dict[str, Any] = {"similarity": "gaussian", "bandwidth": 0.1, "top": 0}
@@ -145,13 +145,13 @@ def _overhead(small: Path, client: Any) -> tuple[float, int]:
 
 def _result_bytes(folder: Path) -> int:
     """What one part, a file, would send."""
-    from qkv.table.asking import QueryOptions, QueryRunner
+    from qkv.table.query_runner import QueryOptions, QueryRunner
     from qkv.table.sources import open_source
 
-    asker = QueryRunner(open_source(folder / "000.parquet"), ["key"], ["value"])
+    runner = QueryRunner(open_source(folder / "000.parquet"), ["key"], ["value"])
     terms = QueryOptions(similarity="gaussian", bandwidth=0.1, top=0)
-    asked = asker.ask([{"key": 0.5}], terms)
-    return len(pickle.dumps(asker.read(asked, None)))
+    prepared = runner.prepare([{"key": 0.5}], terms)
+    return len(pickle.dumps(runner.read(prepared, None)))
 
 
 def _ring() -> Iterator[Figure]:
@@ -170,10 +170,10 @@ def _ring() -> Iterator[Figure]:
     pairs = float(_HEADS * _N * _N)
     flops = pairs * 2 * (_D + _D) / seconds[1]
     for ranks in (2, 4):
-        own = [_N // ranks] * ranks
+        shares = [_N // ranks] * ranks
         plan = tensor_plan(
-            ranks=ranks, layout="ring", entries=_HEADS, queries=own, keys=own, sizes=(_D, _D, _D),
-            itemsize=4,
+            ranks=ranks, layout="ring", entries=_HEADS, queries=shares, keys=shares,
+            sizes=(_D, _D, _D), itemsize=4,
         )  # fmt: skip
         rates = Rates(flops=flops * min(ranks, _cores()) / ranks)
         predicted = tensor_seconds(plan, pairs, (_D, _D), rates)

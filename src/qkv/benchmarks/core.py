@@ -27,27 +27,27 @@ def measure() -> Iterator[Figure]:
 def _dot_family() -> Iterator[Figure]:
     for n in (512, 2048):
         query, key, value = torch.randn(3, 2, 4, n, 64).unbind()
-        plain, own = seconds(
+        plain, ours = seconds(
             lambda: F.scaled_dot_product_attention(query, key, value),  # noqa: B023
             lambda: qkv.attend(query, key, value),  # noqa: B023
             least=4.0,
             rounds=15,
         )
-        yield Figure(f"attend / SDPA, 8 heads, n = {n}, d = 64", own / plain, "×", "≤ 1.05")
-        plain, own = seconds(
+        yield Figure(f"attend / SDPA, 8 heads, n = {n}, d = 64", ours / plain, "×", "≤ 1.05")
+        plain, ours = seconds(
             lambda: F.scaled_dot_product_attention(query, key, value, is_causal=True),  # noqa: B023
             lambda: qkv.attend(query, key, value, mask=qkv.mask.Causal()),  # noqa: B023
             least=4.0,
             rounds=15,
         )
-        yield Figure(f"… looking back only, n = {n}", own / plain, "×", "≤ 1.05")
+        yield Figure(f"… looking back only, n = {n}", ours / plain, "×", "≤ 1.05")
     query, key, value = torch.randn(3, 1, 1, 16, 64).unbind()
-    plain, own = seconds(
+    plain, ours = seconds(
         lambda: F.scaled_dot_product_attention(query, key, value),
         lambda: qkv.attend(query, key, value),
         rounds=15,
     )
-    yield Figure("attend − SDPA, n = 16", (own - plain) * 1e6, "µs", "≤ 30")
+    yield Figure("attend − SDPA, n = 16", (ours - plain) * 1e6, "µs", "≤ 30")
 
 
 def _both_ways(function: Callable[..., Tensor], tensors: list[Tensor]) -> Callable[[], Any]:
@@ -60,20 +60,20 @@ def _streamed_additive() -> Iterator[Figure]:
     def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return torch.softmax(similarity(query, key), dim=-1) @ value
 
-    def own(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def ours(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return qkv.attend(query, key, value, similarity=similarity, operator="streamed")
 
     tensors = [torch.randn(4096, 128, requires_grad=True) for _ in range(3)]
-    extra = peak_extra_bytes(_both_ways(own, tensors)) / MB
+    extra = peak_extra_bytes(_both_ways(ours, tensors)) / MB
     note = f"all scores at once: {4096**2 * 128 * 4 / MB:,.0f} MB"
     yield Figure(
         "streamed additive, 4,096², hidden 128, forward and backward", extra, "MB", "≤ 300", note
     )
     tensors = [torch.randn(1024, 128, requires_grad=True) for _ in range(3)]
     with torch.no_grad():
-        plain, tiled = seconds(lambda: eager(*tensors), lambda: own(*tensors))
+        plain, tiled = seconds(lambda: eager(*tensors), lambda: ours(*tensors))
     yield Figure("streamed / eager additive, 1,024², forward", tiled / plain, "×", "≤ 1.5")
-    plain, tiled = seconds(_both_ways(eager, tensors), _both_ways(own, tensors))
+    plain, tiled = seconds(_both_ways(eager, tensors), _both_ways(ours, tensors))
     yield Figure("… forward and backward", tiled / plain, "×", "≤ 1.5")
 
 
@@ -111,9 +111,9 @@ def _growth() -> Iterator[Figure]:
 
 def _start_up() -> Iterator[Figure]:
     clock = "import torch, time; start = time.perf_counter(); import qkv; qkv.attend"
-    taken = process_seconds(f"{clock}; print(time.perf_counter() - start)", printed=True)
-    yield Figure("import qkv, beside import torch", taken, "s", "≤ 0.3")
-    taken = process_seconds(
+    elapsed = process_seconds(f"{clock}; print(time.perf_counter() - start)", printed=True)
+    yield Figure("import qkv, beside import torch", elapsed, "s", "≤ 0.3")
+    elapsed = process_seconds(
         "import sys; sys.argv = ['qkv', '--help']; from qkv.cli import app; app()"
     )
-    yield Figure("qkv --help", taken, "s", "≤ 0.5")
+    yield Figure("qkv --help", elapsed, "s", "≤ 0.5")

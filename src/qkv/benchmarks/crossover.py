@@ -70,8 +70,8 @@ class Trial(NamedTuple):
 
     @property
     def good(self) -> bool:
-        own, best = self.seconds[self.chosen], self.seconds[self.best]
-        return own <= RATIO * best or own <= best + SECONDS
+        chosen, best = self.seconds[self.chosen], self.seconds[self.best]
+        return chosen <= RATIO * best or chosen <= best + SECONDS
 
 
 def trials(
@@ -103,14 +103,14 @@ def _trial(
         mask = qkv.mask.Causal()
     elif mask_name == "lengths":
         mask = qkv.mask.Lengths(torch.randint(max(1, m // 2), m + 1, (entries,)))
-    wanted = [*tokens, *similarity.parameters()]
+    differentiated = [*tokens, *similarity.parameters()]
 
     def run(operator: str) -> Callable[[], Any]:
         def forward() -> Tensor:
             return qkv.attend(*tokens, similarity=similarity, mask=mask, operator=operator)
 
         def both_ways() -> Any:
-            return torch.autograd.grad(forward(), wanted, upstream, allow_unused=True)
+            return torch.autograd.grad(forward(), differentiated, upstream, allow_unused=True)
 
         def without() -> Tensor:
             with torch.no_grad():
@@ -149,12 +149,12 @@ def _shares(problem: Problem) -> dict[str, float]:
 
 
 def measure() -> Iterator[Figure]:
-    found = list(trials())
-    good = sum(trial.good for trial in found) / len(found)
-    worst = max(found, key=lambda trial: trial.ratio * (not trial.good))
-    note = f"{len(found)} random problems"
+    measured = list(trials())
+    good = sum(trial.good for trial in measured) / len(measured)
+    worst = max(measured, key=lambda trial: trial.ratio * (not trial.good))
+    note = f"{len(measured)} random problems"
     yield Figure(f"choices within {RATIO} times the best", 100 * good, "%", "≥ 95", note)
-    mean = math.exp(statistics.fmean(math.log(trial.ratio) for trial in found))
+    mean = math.exp(statistics.fmean(math.log(trial.ratio) for trial in measured))
     yield Figure("time of the choice over that of the best, geometric mean", mean, "×", "≤ 1.05")
     note = f"{worst.problem}: {worst.chosen}, where {worst.best} is best"
     yield Figure("the worst choice", worst.ratio, "×", "", note)
@@ -167,11 +167,11 @@ def write_costs(path: Path) -> int:
     return len(lines)
 
 
-def fit(found: list[Trial]) -> dict[str, cost.Line]:
+def fit(measured: list[Trial]) -> dict[str, cost.Line]:
     """The lines that come closest, relatively, to the times of problems without masks; then those
     of masks, to what is left of the others' times."""
     samples: dict[str, list[Sample]] = defaultdict(list)
-    for trial in found:
+    for trial in measured:
         for operator, seconds in trial.seconds.items():
             name = _name(operator, trial.line)
             if name is not None and not trial.masks:
@@ -180,7 +180,7 @@ def fit(found: list[Trial]) -> dict[str, cost.Line]:
                 samples[name].append(Sample(work, seconds, seconds))
     lines = {name: _line(rows) for name, rows in samples.items() if len(rows) >= FEWEST}
     left: dict[str, list[Sample]] = defaultdict(list)
-    for trial in found:
+    for trial in measured:
         for operator, share in trial.masks.items():
             name = _name(operator, trial.line)
             if name is None or operator not in trial.seconds:
@@ -189,9 +189,9 @@ def fit(found: list[Trial]) -> dict[str, cost.Line]:
                 pairs=share * trial.work.pairs, products=share * trial.work.products
             )
             fresh = work.fresh if operator == "dense" else 0.0
-            known = lines.get(name, cost.LINES[name])
+            line = lines.get(name, cost.LINES[name])
             seconds = trial.seconds[operator]
-            more = max(1e-6, seconds - known.seconds(work._replace(fresh=fresh)))
+            more = max(1e-6, seconds - line.seconds(work._replace(fresh=fresh)))
             calls_and_pairs = cost.Work(1.0, 0.0, 0.0, work.pairs, 0.0, 0.0)
             direction = trial.line.split("/")[1]
             left[f"mask/{operator}/{direction}"].append(Sample(calls_and_pairs, more, seconds))
@@ -206,28 +206,28 @@ def _name(operator: str, line: str) -> str | None:
     return next((name for name in names if name in cost.LINES), None)
 
 
-#: Fewer times than this say too little of a line.
+#: Fewest measurements from which a line is fitted.
 FEWEST = len(cost.Work._fields)
 
 
 class Sample(NamedTuple):
-    """What was done, the seconds it took, and those of the whole of which it was a part."""
+    """The work, the seconds it took, and those of the total of which it was a part."""
 
     work: cost.Work
     seconds: float
-    whole: float
+    total: float
 
 
 def _line(rows: list[Sample]) -> cost.Line:
-    """Least squares of errors relative to the whole, no cost below 0: multiplicative updates."""
-    whole = np.array([[row.whole] for row in rows])
-    work = np.array([row.work for row in rows]) / whole
-    wanted = np.array([row.seconds for row in rows]) / whole[:, 0]
+    """Least squares of errors relative to the total, no cost below 0: multiplicative updates."""
+    total = np.array([[row.total] for row in rows])
+    work = np.array([row.work for row in rows]) / total
+    share = np.array([row.seconds for row in rows]) / total[:, 0]
     scale = work.max(axis=0)
     work = work / np.where(scale > 0, scale, 1.0)
     prices = np.ones(work.shape[1])
-    target, square = work.T @ wanted, work.T @ work
+    target, square = work.T @ share, work.T @ work
     for _ in range(20_000):
         prices *= target / np.maximum(square @ prices, 1e-300)
-    found = prices / np.where(scale > 0, scale, 1.0)
-    return cost.Line(*(float(f"{x:.2g}") if x > 1e-15 else 0.0 for x in found))
+    costs = prices / np.where(scale > 0, scale, 1.0)
+    return cost.Line(*(float(f"{x:.2g}") if x > 1e-15 else 0.0 for x in costs))

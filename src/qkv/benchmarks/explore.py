@@ -57,13 +57,13 @@ def measure() -> Iterator[Figure]:
 
 
 def first_page() -> Iterator[Figure]:
-    taken = []
+    times = []
     for _ in range(3):
         start = time.perf_counter()
         with running(wait=False) as server:
             ask(server.port, "GET", "/pooling")
-            taken.append(time.perf_counter() - start)
-    yield Figure("from the command to the first page", statistics.median(taken), "s", "≤ 2")
+            times.append(time.perf_counter() - start)
+    yield Figure("from the command to the first page", statistics.median(times), "s", "≤ 2")
 
 
 def pointer(server: Server) -> Iterator[Figure]:
@@ -79,16 +79,16 @@ def pointer(server: Server) -> Iterator[Figure]:
             page.goto(f"http://127.0.0.1:{server.port}/pooling?count={count}")
             page.get_by_text(re.compile("effective neighbours")).wait_for()
             page.wait_for_timeout(1500)
-            taken = sorted(page.evaluate(_MOVES, MOVES))
+            times = sorted(page.evaluate(_MOVES, MOVES))
             name = f"a move of the pointer over {count:,} points, median"
-            yield Figure(name, statistics.median(taken), "ms", "≤ 50")
-            yield Figure("… 95th percentile", taken[int(0.95 * len(taken))], "ms", "")
+            yield Figure(name, statistics.median(times), "ms", "≤ 50")
+            yield Figure("… 95th percentile", times[int(0.95 * len(times))], "ms", "")
         browser.close()
 
 
 def soak(server: Server, clients: int, seconds: float) -> Iterator[Figure]:
-    """Many people who move their pointers over points of their own."""
-    taken: list[float] = []
+    """Many clients that move the pointer over different points."""
+    times: list[float] = []
     wrong: list[int] = []
     before = _resident(server.process)
     end = time.perf_counter() + seconds
@@ -100,21 +100,21 @@ def soak(server: Server, clients: int, seconds: float) -> Iterator[Figure]:
             body = {"query": (step * 7 + number) % 40 / 10, "seed": number, "bandwidth": 0.3}
             start = time.perf_counter()
             status, _ = ask(server.port, "POST", "/api/pooling/ask", body)
-            taken.append(time.perf_counter() - start)
+            times.append(time.perf_counter() - start)
             if status != 200:
                 wrong.append(status)
-            time.sleep(max(0.0, EVERY - taken[-1]))
+            time.sleep(max(0.0, EVERY - times[-1]))
 
     people = [threading.Thread(target=play, args=(number,)) for number in range(clients)]
     for each in people:
         each.start()
     for each in people:
         each.join()
-    taken.sort()
+    times.sort()
     name = f"{clients} clients for {seconds:.0f} s, five questions a second each"
-    yield Figure(f"{name}: errors", len(wrong), f"of {len(taken):,}", "≤ 0")
-    yield Figure("… an answer, median", 1e3 * statistics.median(taken), "ms", "")
-    yield Figure("… 95th percentile", 1e3 * taken[int(0.95 * len(taken))], "ms", "≤ 500")
+    yield Figure(f"{name}: errors", len(wrong), f"of {len(times):,}", "≤ 0")
+    yield Figure("… an answer, median", 1e3 * statistics.median(times), "ms", "")
+    yield Figure("… 95th percentile", 1e3 * times[int(0.95 * len(times))], "ms", "≤ 500")
     grown = (_resident(server.process) - before) / 2**20
     yield Figure("… growth of memory", grown, "MB", "≤ 50")
 
@@ -125,9 +125,9 @@ def running(wait: bool = True) -> Iterator[Server]:
     command = [sys.executable, "-c", _MAIN, "explore", "--no-browser", "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
     assert process.stdout is not None
-    found = re.search(r":(\d+)/", process.stdout.readline())
-    assert found is not None
-    server = Server(int(found[1]), process.pid)
+    match = re.search(r":(\d+)/", process.stdout.readline())
+    assert match is not None
+    server = Server(int(match[1]), process.pid)
     try:
         if wait:
             ask(server.port, "GET", "/pooling")

@@ -143,8 +143,8 @@ def _both_ways(
     answer: Callable[..., Tensor], tokens: list[Tensor], formula: Any
 ) -> Callable[[], Any]:
     leaves = [x.clone().requires_grad_() for x in tokens]
-    wanted = [*leaves, *(formula.parameters() if isinstance(formula, nn.Module) else ())]
-    return lambda: torch.autograd.grad(answer(*leaves).sum(), wanted)
+    inputs = [*leaves, *(formula.parameters() if isinstance(formula, nn.Module) else ())]
+    return lambda: torch.autograd.grad(answer(*leaves).sum(), inputs)
 
 
 def _forward(answer: Callable[..., Tensor], tokens: list[Tensor]) -> Callable[[], Any]:
@@ -294,9 +294,9 @@ def _memory() -> Iterator[Figure]:
     for row in ROWS:
         formula = row.formula() if isinstance(row.formula, type) else row.formula
         run = _both_ways(_by_qkv(formula), _tokens(LONG), formula)
-        taken = peak_extra_bytes(run) / MB
+        megabytes = peak_extra_bytes(run) / MB
         name = row.formula.__name__
-        yield Figure(f"{name}, {LONG:,}², both ways: memory", taken, "MB", "≤ 200")
+        yield Figure(f"{name}, {LONG:,}², both ways: memory", megabytes, "MB", "≤ 200")
 
 
 #: Each takes less than a minute on two cores.

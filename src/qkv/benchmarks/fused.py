@@ -44,13 +44,13 @@ def _sdpa(tensors: Sequence[Tensor], **options: Any) -> Tensor:
     return F.scaled_dot_product_attention(query, key, value, **options)
 
 
-def _accuracy(own: Tensor, naive: Tensor, exact: Tensor) -> str:
+def _accuracy(ours: Tensor, naive: Tensor, exact: Tensor) -> str:
     """How far off the answer is, and how far a naive computation of the same type is."""
 
     def error(answer: Tensor) -> float:
         return (answer - exact).square().mean().sqrt().item()
 
-    return f"error {error(own):.1e}, naive {error(naive):.1e}"
+    return f"error {error(ours):.1e}, naive {error(naive):.1e}"
 
 
 def _additive() -> Iterator[Figure]:
@@ -63,12 +63,12 @@ def _additive() -> Iterator[Figure]:
         scores = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ w.to(query.dtype)
         return torch.softmax(scores, dim=-1) @ value
 
-    def own(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def ours(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return qkv.attend(query, key, value, similarity=similarity, operator="fused")
 
     compiled = torch.compile(eager)
     tensors = [torch.randn(n, h) for _ in range(3)]
-    note = _accuracy(own(*tensors), eager(*tensors), eager(*(x.double() for x in tensors)))
+    note = _accuracy(ours(*tensors), eager(*tensors), eager(*(x.double() for x in tensors)))
     bare = additive_scores(tensors[0], tensors[1], w)
     tiles = similarity(tensors[0], tensors[1]).unflatten(1, (len(bare()), -1)).transpose(0, 1)
     assert torch.allclose(bare(), tiles, atol=1e-4)
@@ -76,7 +76,7 @@ def _additive() -> Iterator[Figure]:
         slow, quick, fused, loop = seconds(
             lambda: eager(*tensors),
             lambda: compiled(*tensors),
-            lambda: own(*tensors),
+            lambda: ours(*tensors),
             bare,
             rounds=9,
         )
@@ -87,7 +87,7 @@ def _additive() -> Iterator[Figure]:
 
     batch = [torch.randn(8, 1, n, h) for _ in range(3)]
     with torch.no_grad():
-        dot, fused = seconds(lambda: _sdpa(batch), lambda: own(*batch), rounds=9)
+        dot, fused = seconds(lambda: _sdpa(batch), lambda: ours(*batch), rounds=9)
     yield Figure("… batch 8, time against SDPA", fused / dot, "×", "≤ 4")
 
     for tensor in tensors:
@@ -95,13 +95,13 @@ def _additive() -> Iterator[Figure]:
     slow, quick, fused = seconds(
         _both_ways(eager, tensors),
         _both_ways(compiled, tensors),
-        _both_ways(own, tensors),
+        _both_ways(ours, tensors),
         rounds=9,
     )
     yield Figure("additive forward and backward, against eager", slow / fused, "×", "≥ 25")
     yield Figure("… against torch.compile", quick / fused, "×", "≥ 14")
     large = [torch.randn(8192, h, requires_grad=True) for _ in range(3)]
-    run = _both_ways(own, large)
+    run = _both_ways(ours, large)
     yield Figure(
         "additive 8,192², forward and backward, extra memory",
         peak_extra_bytes(run) / MB,
@@ -127,14 +127,14 @@ def _gaussian() -> Iterator[Figure]:
     def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return torch.softmax(-0.5 * ((query - key.T) / 0.1).square(), dim=-1) @ value
 
-    def own(operator: str | None = None) -> Tensor:
+    def ours(operator: str | None = None) -> Tensor:
         return qkv.attend(query, key, value, similarity=similarity, operator=operator)
 
     note = _accuracy(
-        own(), eager(query, key, value), eager(*(x.double() for x in (query, key, value)))
+        ours(), eager(query, key, value), eager(*(x.double() for x in (query, key, value)))
     )
     slow, planned, fused = seconds(
-        lambda: eager(query, key, value), own, lambda: own(operator="fused")
+        lambda: eager(query, key, value), ours, lambda: ours(operator="fused")
     )
     name = "Gaussian, 2,000 × 100,000, one dimension, against"
     chosen = qkv.explain(query, key, value, similarity=similarity).operator
@@ -144,7 +144,7 @@ def _gaussian() -> Iterator[Figure]:
         yield Figure(f"{name} KeOps", float("nan"), "×", "", "pykeops is not installed")
     else:
         keops = _keops(query, key, value)
-        slow, planned, fused = seconds(keops, own, lambda: own(operator="fused"))
+        slow, planned, fused = seconds(keops, ours, lambda: ours(operator="fused"))
         yield Figure(f"{name} KeOps", slow / planned, "×", "≥ 30", f"by {chosen}")
         yield Figure("… by the fused kernel, which looks at all pairs", slow / fused, "×", "")
 
@@ -183,15 +183,15 @@ def _gated() -> Iterator[Figure]:
         gate = torch.sigmoid(similarity.query_gate(query) + similarity.key_gate(key).mT)
         return torch.softmax(gate * (query @ key.mT) / d**0.5, dim=-1) @ value
 
-    def own(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def ours(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return qkv.attend(query, key, value, similarity=similarity)
 
     tensors = [torch.randn(4, 4096, d, requires_grad=True) for _ in range(3)]
     with torch.no_grad():
         few = [x[:, :512] for x in tensors]
-        note = _accuracy(own(*few), eager(*few), _double_gated(eager, similarity, few))
-    slow, fused = seconds(_both_ways(eager, tensors), _both_ways(own, tensors), rounds=3)
-    extra = peak_extra_bytes(_both_ways(own, tensors)) / MB
+        note = _accuracy(ours(*few), eager(*few), _double_gated(eager, similarity, few))
+    slow, fused = seconds(_both_ways(eager, tensors), _both_ways(ours, tensors), rounds=3)
+    extra = peak_extra_bytes(_both_ways(ours, tensors)) / MB
     note += f"; {extra:.0f} MB beside, all weights {4 * 4096**2 * 4 / MB:.0f} MB"
     name = "gated forward and backward, 4 heads, 4,096², d = 64, against eager"
     yield Figure(name, slow / fused, "×", "≥ 1.5", note)
@@ -217,15 +217,15 @@ def _window() -> Iterator[Figure]:
         lambda b, h, i, j: (i - j <= reach) & (j - i <= reach), 1, 1, n, n, device="cpu"
     )
 
-    def own(*tensors: Tensor) -> Tensor:
+    def ours(*tensors: Tensor) -> Tensor:
         return _attend(tensors, mask=mask)
 
     few = [x[:, :1, :4096] for x in tensors]
     exact = _attend([x.double() for x in few], mask=mask, operator="streamed")
-    note = _accuracy(own(*few), _attend(few, mask=mask, operator="streamed"), exact)
+    note = _accuracy(ours(*few), _attend(few, mask=mask, operator="streamed"), exact)
     peer, banded = seconds(
         lambda: flex(tensors[0], tensors[1], tensors[2], block_mask=blocks),
-        lambda: own(*tensors),
+        lambda: ours(*tensors),
         rounds=7,
     )
     name = "Window(256, 256), 8 heads, n = 16,384, d = 64"
@@ -239,12 +239,12 @@ def _window() -> Iterator[Figure]:
         return _sdpa(tensors, attn_mask=dense_mask)
 
     slow, banded = seconds(
-        _both_ways(dense, tensors), _both_ways(own, tensors), rounds=3, least=0.1
+        _both_ways(dense, tensors), _both_ways(ours, tensors), rounds=3, least=0.1
     )
     yield Figure("… forward and backward, against SDPA with a mask", slow / banded, "×", "≥ 8")
     twice = [torch.randn(1, 8, 2 * n, 64) for _ in range(3)]
     with torch.no_grad():
-        once, double = seconds(lambda: own(*tensors), lambda: own(*twice))
+        once, double = seconds(lambda: ours(*tensors), lambda: ours(*twice))
     yield Figure("… time at n = 32,768 / at 16,384", double / once, "×", "≤ 2.2")
 
 
@@ -253,25 +253,25 @@ def _crossovers() -> Iterator[Figure]:
 
     def ratio(chosen: str, other: str, tensors: list[Tensor], **options: Any) -> float:
         with torch.no_grad():
-            own, peer = seconds(
+            chosen_seconds, peer = seconds(
                 lambda: _attend(tensors, operator=chosen, **options),
                 lambda: _attend(tensors, operator=other, **options),
                 least=0.3,
             )
-        return peer / own
+        return peer / chosen_seconds
 
     def tokens(n: int, d: int, heads: int = 1) -> list[Tensor]:
         return [torch.randn(1, heads, n, d) for _ in range(3)]
 
     for n, chosen, other in ((64, "dense", "fused"), (256, "fused", "dense")):
-        found = ratio(chosen, other, tokens(n // 2, 4), similarity="laplacian")
-        yield Figure(f"Laplacian, n = {n // 2}, d = 4: {other} / {chosen}", found, "×", "")
+        measured = ratio(chosen, other, tokens(n // 2, 4), similarity="laplacian")
+        yield Figure(f"Laplacian, n = {n // 2}, d = 4: {other} / {chosen}", measured, "×", "")
     for d, chosen, other in ((2, "fused", "sdpa"), (16, "sdpa", "fused")):
-        found = ratio(chosen, other, tokens(2048, d), similarity=qkv.Gaussian(d**0.5))
-        yield Figure(f"Gaussian, n = 2,048, d = {d}: {other} / {chosen}", found, "×", "")
+        measured = ratio(chosen, other, tokens(2048, d), similarity=qkv.Gaussian(d**0.5))
+        yield Figure(f"Gaussian, n = 2,048, d = {d}: {other} / {chosen}", measured, "×", "")
     for n, chosen, other in ((128, "sdpa", "banded"), (4096, "banded", "sdpa")):
-        found = ratio(chosen, other, tokens(n, 64, 8), mask=qkv.mask.Window(32, 32))
-        yield Figure(f"Window(32, 32), n = {n}: {other} / {chosen}", found, "×", "")
+        measured = ratio(chosen, other, tokens(n, 64, 8), mask=qkv.mask.Window(32, 32))
+        yield Figure(f"Window(32, 32), n = {n}: {other} / {chosen}", measured, "×", "")
     for n, chosen, other in ((32, "dense", "topk"), (1024, "topk", "streamed")):
-        found = ratio(chosen, other, tokens(n, 64), mask=qkv.mask.TopK(8))
-        yield Figure(f"TopK(8), n = {n}: {other} / {chosen}", found, "×", "")
+        measured = ratio(chosen, other, tokens(n, 64), mask=qkv.mask.TopK(8))
+        yield Figure(f"TopK(8), n = {n}: {other} / {chosen}", measured, "×", "")

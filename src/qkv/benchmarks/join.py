@@ -50,15 +50,15 @@ def _misspelt(name: str, rng: np.random.Generator) -> str:
 def _names() -> Iterator[Figure]:
     process, fuzz = require("rapidfuzz.process", "table"), require("rapidfuzz.fuzz", "table")
     rng = np.random.default_rng(0)
-    known = [_made_up(rng) for _ in range(NAMES)]
-    asked = [_misspelt(known[place], rng) for place in rng.integers(0, NAMES, ASKED)]
-    left, right = pa.table({"name": asked}), pa.table({"name": known, "price": rng.random(NAMES)})
+    names = [_made_up(rng) for _ in range(NAMES)]
+    queries = [_misspelt(names[place], rng) for place in rng.integers(0, NAMES, ASKED)]
+    left, right = pa.table({"name": queries}), pa.table({"name": names, "price": rng.random(NAMES)})
 
     def peer() -> np.ndarray:
         best = [
             process.cdist(
-                asked[start : start + BLOCK],
-                known,
+                queries[start : start + BLOCK],
+                names,
                 scorer=fuzz.ratio,
                 score_cutoff=100 * CUTOFF,
                 workers=torch.get_num_threads(),
@@ -72,14 +72,14 @@ def _names() -> Iterator[Figure]:
 
     joined = ours()
     extra = peak_extra_bytes(ours) / 1e6
-    theirs, own = seconds(peer, ours, least=3.0, rounds=3)
+    theirs, our_time = seconds(peer, ours, least=3.0, rounds=3)
     work = f"soft join of {ASKED:,} × {NAMES:,} names, against rapidfuzz's cdist"
-    yield Figure(work, own / theirs, "×", "≤ 1.1", f"{own:.2f} s against {theirs:.2f} s")
+    yield Figure(work, our_time / theirs, "×", "≤ 1.1", f"{our_time:.2f} s against {theirs:.2f} s")
     yield Figure("… peak extra memory", extra, "MB", "≤ 400")
     similarity = joined["similarity"].fill_null(0.0).to_numpy()
     ratio = np.zeros(ASKED)
-    found = similarity > 0.0
-    ratio[found] = 1.0 + FUZZY_BANDWIDTH * np.log(similarity[found])
+    is_matched = similarity > 0.0
+    ratio[is_matched] = 1.0 + FUZZY_BANDWIDTH * np.log(similarity[is_matched])
     worst = float(np.abs(100 * ratio - peer()).max())
     yield Figure("… largest difference of best ratios, of 100", worst, "", "≤ 1e-4")
 
@@ -98,15 +98,15 @@ def _times() -> Iterator[Figure]:
     def peer(**options: Any) -> Any:
         return pandas.merge_asof(left, right, on="time", direction="nearest", **options)
 
-    def ours(how: Any = "nearest") -> pa.Table:
-        return soft_join(left, right, on={"time": how}, take="price")
+    def ours(similarity: Any = "nearest") -> pa.Table:
+        return soft_join(left, right, on={"time": similarity}, take="price")
 
     def within() -> pa.Table:
         return ours(Triangular(TOLERANCE))
 
-    theirs, own, soft = seconds(peer, ours, within, least=3.0, rounds=9)
+    theirs, our_time, soft = seconds(peer, ours, within, least=3.0, rounds=9)
     work = f"nearest of {TIMES:,} × {TIMES:,} times, against merge_asof"
-    yield Figure(work, own / theirs, "×", "≤ 3", f"{own:.3f} s against {theirs:.3f} s")
+    yield Figure(work, our_time / theirs, "×", "≤ 3", f"{our_time:.3f} s against {theirs:.3f} s")
     agree = _agree(ours(), peer())
     yield Figure("… rows that find the same", 100 * agree, "%", "≥ 100")
     agree = _agree(within(), peer(tolerance=tolerance))
@@ -118,8 +118,11 @@ def _times() -> Iterator[Figure]:
 
 
 def _agree(joined: pa.Table, expected: Any) -> float:
-    own, other = joined["price"].to_pandas().to_numpy(), expected["price"].to_numpy()
-    return float(((own == other) | (np.isnan(own) & np.isnan(other))).mean())
+    ours, theirs = (
+        joined["price"].to_pandas().to_numpy(),
+        expected["price"].to_numpy(),
+    )
+    return float(((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))).mean())
 
 
 def _range_join(left: Any, right: Any) -> Any:

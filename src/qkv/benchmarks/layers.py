@@ -73,13 +73,13 @@ def _additive(x: Tensor) -> Iterator[Figure]:
             answers.append(torch.softmax(hidden @ similarity.weight, dim=-1) @ v[head])
         return layer.out_proj(torch.cat(answers, dim=-1))  # type: ignore[no-any-return]
 
-    plain, own = seconds(
+    plain, our_time = seconds(
         lambda: eager(x).sum().backward(),
         lambda: layer(x, x, x, need_weights=False)[0].sum().backward(),
         least=3.0,
     )
     work = "MultiheadAttention(similarity=Additive), 512 tokens, forward and backward"
-    yield Figure(work, plain / own, "× faster", "≥ 12", "than the same in eager torch")
+    yield Figure(work, plain / our_time, "× faster", "≥ 12", "than the same in eager torch")
 
 
 def _decoding() -> Iterator[Figure]:
@@ -138,10 +138,10 @@ def _both_ways(layer: nn.Module) -> Callable[..., None]:
 def _ratio(
     theirs: Callable[..., Any], ours: Callable[..., Any], *args: Tensor, **options: Any
 ) -> float:
-    plain, own = seconds(
+    plain, our_time = seconds(
         lambda: theirs(*args, **options), lambda: ours(*args, **options), least=4.0, rounds=9
     )
-    return own / plain
+    return our_time / plain
 
 
 def _size(x: Tensor) -> str:

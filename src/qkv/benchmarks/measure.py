@@ -1,4 +1,4 @@
-"""Time and memory of a function, fit for a noisy machine."""
+"""Time and memory of a function, robust against a noisy machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _STATUS = Path("/proc/self/status")
 
 
 def seconds(*functions: Callable[[], Any], least: float = 1.0, rounds: int = 5) -> list[float]:
-    """The typical time of each function, measured in turns so that noise hits all alike.
+    """The typical time of each function, measured in turns so that noise affects all equally.
 
-    Each is called often enough in all that it takes about `least` seconds, over at least `rounds`
-    rounds; the median over rounds is given.
+    Each is called often enough to take about `least` seconds in total, over at least `rounds`
+    rounds; the result is the median over rounds.
     """
     calls = []
     for function in functions:
@@ -31,14 +31,14 @@ def seconds(*functions: Callable[[], Any], least: float = 1.0, rounds: int = 5) 
         function()
         once = time.perf_counter() - start
         calls.append(max(1, round(least / rounds / max(once, 1e-7))))
-    taken: list[list[float]] = [[] for _ in functions]
+    times: list[list[float]] = [[] for _ in functions]
     for _ in range(rounds):
-        for function, count, times in zip(functions, calls, taken, strict=True):
+        for function, count, of_function in zip(functions, calls, times, strict=True):
             start = time.perf_counter()
             for _ in range(count):
                 function()
-            times.append((time.perf_counter() - start) / count)
-    return [statistics.median(times) for times in taken]
+            of_function.append((time.perf_counter() - start) / count)
+    return [statistics.median(each) for each in times]
 
 
 def least_seconds(*functions: Callable[[], Any], budget: float = 0.3) -> list[float]:
@@ -58,7 +58,7 @@ def least_seconds(*functions: Callable[[], Any], budget: float = 0.3) -> list[fl
 
 def process_seconds(code: str, rounds: int = 7, printed: bool = False) -> float:
     """The typical time of a program, or the one that it prints itself: the median over rounds."""
-    taken = []
+    times = []
     # As most people have it: modules are compiled once, not in every process.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     for _ in range(rounds):
@@ -70,12 +70,12 @@ def process_seconds(code: str, rounds: int = 7, printed: bool = False) -> float:
             text=True,
             env=environment,
         )
-        taken.append(float(result.stdout) if printed else time.perf_counter() - start)
-    return statistics.median(taken)
+        times.append(float(result.stdout) if printed else time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def peak_extra_bytes(function: Callable[[], Any]) -> int:
-    """The most memory that `function` held at once, beside what was held before (Linux only)."""
+    """The peak memory of `function` beyond what was allocated before (Linux only)."""
     gc.collect()
     # What was freed but not given back would hide what the function takes.
     ctypes.CDLL(None).malloc_trim(0)

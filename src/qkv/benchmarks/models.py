@@ -1,4 +1,4 @@
-"""Whole models, packed sentences, recordings and second derivatives, against what people have."""
+"""Full models, packed sentences, recordings and second derivatives, against common alternatives."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def _recording() -> Iterator[Figure]:
     work = "recording a 12-layer model, 512 tokens"
     yield Figure(f"{work}, against the model alone", ours / theirs, "×", "≤ 1.15")
     if can_measure_memory():
-        beside = (peak_extra_bytes(recorded) - peak_extra_bytes(plain)) / 2**20
-        yield Figure(f"{work}, beside the model's own", beside, "MB", "≤ 64")
+        extra = (peak_extra_bytes(recorded) - peak_extra_bytes(plain)) / 2**20
+        yield Figure(f"{work}, beside the model's own", extra, "MB", "≤ 64")
 
 
 def _hessian_vector_product() -> Iterator[Figure]:
@@ -148,5 +148,5 @@ def _hessian_vector_product() -> Iterator[Figure]:
     work = "Hessian-vector product of additive attention, 512², hidden 128"
     yield Figure(f"{work}, against the formula", theirs / ours, "× faster", "≥ 2")
     if can_measure_memory():
-        held = [peak_extra_bytes(partial(product, of)) / 2**20 for of in (attend, formula)]
-        yield Figure(f"{work}, memory", held[0], "MB", "", f"the formula takes {held[1]:.0f} MB")
+        peaks = [peak_extra_bytes(partial(product, of)) / 2**20 for of in (attend, formula)]
+        yield Figure(f"{work}, memory", peaks[0], "MB", "", f"the formula takes {peaks[1]:.0f} MB")

@@ -1,4 +1,4 @@
-"""`attend` against the formula written by hand, on the shapes that people have.
+"""`attend` against the formula written by hand, on everyday shapes.
 
 Every similarity × shape × mask × direction is a cell: the time of `attend` against that of a few
 lines of plain torch. A cell is regretted if `attend` takes more than 1.1 times as long and more
@@ -67,9 +67,9 @@ def _decoder_step() -> Iterator[Figure]:
     tokens = [torch.randn(64, size, 64) for size in (1, 50, 50)]
     name = "a decoder's step (64; 1, 50, 64), additive"
     for direction, limit in (("forward", "≥ 2.5"), ("both ways", "≥ 1.8")):
-        eager, own = _contestants(formulas["additive"], tokens, "no mask", direction)
+        eager, attend = _contestants(formulas["additive"], tokens, "no mask", direction)
         compiled = _compiled(formulas["additive"], tokens, direction)
-        plain, ours, theirs = least_seconds(eager, own, compiled, budget=3.0)
+        plain, ours, theirs = least_seconds(eager, attend, compiled, budget=3.0)
         note = f"against torch.compile {theirs / ours:.2f}×"
         yield Figure(f"{name}, {direction}: eager / attend", plain / ours, "×", limit, note)
     additive = formulas["additive"].similarity
@@ -93,9 +93,9 @@ def _sentences() -> Iterator[Figure]:
     tokens = [torch.randn(64, 30, 64) for _ in range(3)]
     for name, limit in (("additive", "≥ 4"), ("gated", "≥ 1")):
         formula = _formulas(64)[name]
-        eager, own = _contestants(formula, tokens, "no mask", "both ways")
+        eager, attend = _contestants(formula, tokens, "no mask", "both ways")
         compiled = _compiled(formula, tokens, "both ways")
-        plain, ours, theirs = least_seconds(eager, own, compiled, budget=3.0)
+        plain, ours, theirs = least_seconds(eager, attend, compiled, budget=3.0)
         note = f"against torch.compile {theirs / ours:.2f}×"
         work = f"sentences (64; 30, 30, 64), {name}, both ways: eager / attend"
         yield Figure(work, plain / ours, "×", limit, note)
@@ -114,7 +114,7 @@ def _compiled(formula: Formula, tokens: list[Tensor], direction: str) -> Callabl
 
 
 def _smallest() -> Iterator[Figure]:
-    """What the way from `attend` to the kernel costs, on one thread."""
+    """The overhead of `attend` before the kernel runs, on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -227,15 +227,15 @@ class Cell(NamedTuple):
     mask: str
     direction: str
     eager: float  # seconds
-    own: float
+    ours: float
 
     @property
     def ratio(self) -> float:
-        return self.own / self.eager
+        return self.ours / self.eager
 
     @property
     def regretted(self) -> bool:
-        return self.own > RATIO * self.eager and self.own > self.eager + SECONDS
+        return self.ours > RATIO * self.eager and self.ours > self.eager + SECONDS
 
     def __str__(self) -> str:
         return f"{self.similarity}, {self.shape}, {self.mask}, {self.direction}"
@@ -248,7 +248,7 @@ def cells(
     directions: tuple[str, ...] = DIRECTIONS,
     budget: float = 0.3,
 ) -> Iterator[Cell]:
-    """Measure a grid, all of it unless told otherwise; `budget` in seconds for each cell."""
+    """Measure a grid, all of it by default; `budget` in seconds for each cell."""
     for place in range(len(SHAPES)) if shapes is None else shapes:
         lead, n, m, d = SHAPES[place]
         torch.manual_seed(0)
@@ -260,10 +260,9 @@ def cells(
             for mask in masks:
                 for direction in directions:
                     shape = f"({'×'.join(map(str, lead))}; {n}, {m}, {d})"
-                    eager, own = _contestants(formulas[name], given, mask, direction)
-                    yield Cell(
-                        name, shape, mask, direction, *least_seconds(eager, own, budget=budget)
-                    )
+                    contestants = _contestants(formulas[name], given, mask, direction)
+                    times = least_seconds(*contestants, budget=budget)
+                    yield Cell(name, shape, mask, direction, *times)
 
 
 def _meeting(tokens: list[Tensor]) -> list[Tensor]:
@@ -279,27 +278,27 @@ def _contestants(
     query, key, _ = tokens
     n, m = query.shape[-2], key.shape[-2]
     hidden: Tensor | None = None
-    own_mask: qkv.mask.Mask | None = None
+    mask_object: qkv.mask.Mask | None = None
     if mask == "causal":
         hidden = torch.ones(n, m, dtype=torch.bool).triu(m - n + 1)
-        own_mask = qkv.mask.Causal()
+        mask_object = qkv.mask.Causal()
     elif mask == "lengths":
         lengths = torch.randint(max(1, m // 2), m + 1, query.shape[:1])
         hidden = torch.arange(m) >= lengths.view(-1, *(1,) * (query.ndim - 1))
-        own_mask = qkv.mask.Lengths(lengths)
+        mask_object = qkv.mask.Lengths(lengths)
 
     def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return formula.eager(query, key, value, hidden)
 
-    def own(*tensors: Tensor) -> Tensor:
-        return qkv.attend(*tensors, similarity=formula.similarity, mask=own_mask)
+    def ours(*tensors: Tensor) -> Tensor:
+        return qkv.attend(*tensors, similarity=formula.similarity, mask=mask_object)
 
     if direction == "forward":
-        return _without_gradients(eager, tokens), _without_gradients(own, tokens)
+        return _without_gradients(eager, tokens), _without_gradients(ours, tokens)
     leaves = [tensor.clone().requires_grad_() for tensor in tokens]
     if isinstance(formula.similarity, torch.nn.Module):
         leaves += formula.similarity.parameters()
-    return _both_ways(eager, leaves), _both_ways(own, leaves)
+    return _both_ways(eager, leaves), _both_ways(ours, leaves)
 
 
 def _without_gradients(function: Callable[..., Tensor], tensors: list[Tensor]) -> Callable[[], Any]:

@@ -41,15 +41,15 @@ def _equal() -> Iterator[Figure]:
 
 
 def _alibi() -> Iterator[Figure]:
-    """ALiBi beside the scaled dot product, against SDPA with the bias as a tensor."""
+    """ALiBi with the scaled dot product, against SDPA with the bias as a tensor."""
     query, key, value = (torch.randn(1, HEADS, N, D) for _ in range(3))
     bias = Alibi(alibi_slopes(HEADS).float())
     position = torch.arange(N)
-    whole = bias(position[:, None], position).unsqueeze(0)  # (1, heads, n, n): half a gigabyte
-    ahead = whole.masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), -torch.inf)
+    full = bias(position[:, None], position).unsqueeze(0)  # (1, heads, n, n): half a gigabyte
+    ahead = full.masked_fill(torch.ones(N, N, dtype=torch.bool).triu(1), -torch.inf)
     work = f"ALiBi + scaled dot, {HEADS} heads, n = {N:,}, against SDPA with the bias as a tensor"
 
-    def theirs(mask: torch.Tensor = whole) -> torch.Tensor:
+    def theirs(mask: torch.Tensor = full) -> torch.Tensor:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     def ours(mask: Any = None) -> torch.Tensor:
@@ -94,8 +94,8 @@ def _learned() -> Iterator[Figure]:
     work = f"learned ALiBi + scaled dot, {HEADS} heads, n = {N:,}, both ways, against SDPA"
     yield Figure(work, taken / expected, "×", "≤ 1.1", f"{taken:.2g} s")
     if can_measure_memory():
-        held = peak_extra_bytes(ours) / 1e6
-        yield Figure("… memory beside the arguments", held, "MB", "≤ 200")
+        megabytes = peak_extra_bytes(ours) / 1e6
+        yield Figure("… memory beside the arguments", megabytes, "MB", "≤ 200")
 
 
 PARTS = {"equal": _equal, "alibi": _alibi, "learned": _learned}

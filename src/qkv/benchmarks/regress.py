@@ -47,23 +47,23 @@ def _once(function: Callable[[], Any]) -> float:
 def _statsmodels(random: np.random.Generator) -> Iterator[Figure]:
     from statsmodels.nonparametric.kernel_regression import KernelReg
 
-    (x, y), asked = _wave(random, 10_000), random.uniform(0, 4, 1_000)
+    (x, y), queries = _wave(random, 10_000), random.uniform(0, 4, 1_000)
     model = _model(x, y, bandwidth=0.1)
     peer = KernelReg(y, x, var_type="c", reg_type="lc", bw=[0.1])
-    same = float(np.abs(model.predict(asked[:, None]) - peer.fit(asked)[0]).max())
-    slow, own = seconds(lambda: peer.fit(asked), lambda: model.predict(asked[:, None]))
+    same = float(np.abs(model.predict(queries[:, None]) - peer.fit(queries)[0]).max())
+    slow, our_time = seconds(lambda: peer.fit(queries), lambda: model.predict(queries[:, None]))
     name = "predict, Gaussian, n = 10,000, m = 1,000, against statsmodels"
-    yield Figure(name, slow / own, "×", "≥ 50")
+    yield Figure(name, slow / our_time, "×", "≥ 50")
     yield Figure("… largest difference", same, "", "≤ 1e-6")
 
 
 def _keops(random: np.random.Generator) -> Iterator[Figure]:
     from pykeops.torch import LazyTensor
 
-    (x, y), asked = _wave(random, 100_000), random.uniform(0, 4, 2_000)
+    (x, y), queries = _wave(random, 100_000), random.uniform(0, 4, 2_000)
     h = 0.1
     model = _model(x, y, bandwidth=h)
-    query, key = torch.from_numpy(asked[:, None]), torch.from_numpy(x[:, None])
+    query, key = torch.from_numpy(queries[:, None]), torch.from_numpy(x[:, None])
     value = torch.from_numpy(y[:, None])
 
     def peer() -> Any:
@@ -71,22 +71,22 @@ def _keops(random: np.random.Generator) -> Iterator[Figure]:
         scores = -(pairs**2).sum(-1) / 2
         return scores.sumsoftmaxweight(LazyTensor(value[None, :, :]), axis=1)
 
-    same = float(np.abs(peer().numpy()[:, 0] - model.predict(asked[:, None])).max())
-    slow, own = seconds(peer, lambda: model.predict(asked[:, None]))
+    same = float(np.abs(peer().numpy()[:, 0] - model.predict(queries[:, None])).max())
+    slow, our_time = seconds(peer, lambda: model.predict(queries[:, None]))
     name = "predict, Gaussian, n = 100,000, m = 2,000, against KeOps"
-    yield Figure(name, slow / own, "×", "≥ 30", f"largest difference {same:.1e}")
+    yield Figure(name, slow / our_time, "×", "≥ 30", f"largest difference {same:.1e}")
 
 
 def _radius_neighbours(random: np.random.Generator) -> Iterator[Figure]:
     from sklearn.neighbors import RadiusNeighborsRegressor
 
-    (x, y), asked = _wave(random, 100_000), random.uniform(0, 4, (2_000, 1))
+    (x, y), queries = _wave(random, 100_000), random.uniform(0, 4, (2_000, 1))
     model = _model(x, y, kernel="boxcar", bandwidth=0.1)
     peer = RadiusNeighborsRegressor(radius=0.1).fit(x[:, None], y)
-    same = float(np.abs(peer.predict(asked) - model.predict(asked)).max())
-    slow, own = seconds(lambda: peer.predict(asked), lambda: model.predict(asked))
+    same = float(np.abs(peer.predict(queries) - model.predict(queries)).max())
+    slow, our_time = seconds(lambda: peer.predict(queries), lambda: model.predict(queries))
     name = "boxcar, n = 100,000, m = 2,000, against RadiusNeighborsRegressor"
-    yield Figure(name, slow / own, "×", "≥ 30")
+    yield Figure(name, slow / our_time, "×", "≥ 30")
     yield Figure("… largest difference", same, "", "≤ 1e-10")
 
 
@@ -94,15 +94,15 @@ def _bandwidth(random: np.random.Generator) -> Iterator[Figure]:
     from statsmodels.nonparametric.kernel_regression import KernelReg
 
     x, y = _wave(random, 1_000)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     peer = KernelReg(y, x, var_type="c", reg_type="lc", bw="cv_ls")
-    slow = time.perf_counter() - begun
-    (own,) = seconds(lambda: _model(x, y))
+    slow = time.perf_counter() - start
+    (our_time,) = seconds(lambda: _model(x, y))
 
     def error(h: float) -> float:
         return float(1 - _model(x, y, bandwidth=h).loo_score())
 
-    yield Figure("LOO bandwidth, n = 1,000, against statsmodels", slow / own, "×", "≥ 100")
+    yield Figure("LOO bandwidth, n = 1,000, against statsmodels", slow / our_time, "×", "≥ 100")
     ours, theirs = float(_model(x, y).bandwidth_[0]), float(abs(peer.bw[0]))
     note = f"bandwidths {ours:.4f} and {theirs:.4f}"
     yield Figure(
@@ -127,12 +127,12 @@ def _whole_search(random: np.random.Generator) -> Iterator[Figure]:
 def _million(random: np.random.Generator) -> Iterator[Figure]:
     n = 10**6
     x, y = random.uniform(0, 4, 2 * n), random.standard_normal(2 * n)
-    asked = random.uniform(0, 4, 2 * n)
+    queries = random.uniform(0, 4, 2 * n)
     for kernel in ("boxcar", "triangular", "epanechnikov", "biweight", "tricube"):
 
         def both(m: int, kernel: str = kernel) -> None:
             """Fit, which sorts the keys, and predict."""
-            _model(x[:m], y[:m], kernel=kernel, bandwidth=0.01).predict(asked[:m, None])
+            _model(x[:m], y[:m], kernel=kernel, bandwidth=0.01).predict(queries[:m, None])
 
         sort, once, twice = seconds(
             lambda: np.argsort(x[:n]),
@@ -144,18 +144,18 @@ def _million(random: np.random.Generator) -> Iterator[Figure]:
         yield Figure("… at 2·10⁶ / at 10⁶", twice / once, "×", "≤ 2.3")
     for h in (0.001, 0.1):
         model = _model(x[:n], y[:n], bandwidth=h)
-        sort, own = seconds(
+        sort, our_time = seconds(
             lambda: np.argsort(x[:n]),
-            lambda: _model(x[:n], y[:n], bandwidth=h).predict(asked[:n, None]),  # noqa: B023
+            lambda: _model(x[:n], y[:n], bandwidth=h).predict(queries[:n, None]),  # noqa: B023
         )
-        some = asked[:200]
+        some = queries[:200]
         logits = -0.5 * ((some[:, None] - x[None, :n]) / h) ** 2
         weight = np.exp(logits - logits.max(axis=1, keepdims=True))
         exact = np.array([np.dot(row, y[:n]) / row.sum() for row in weight.astype(np.longdouble)])
         scale = np.array([np.dot(row, np.abs(y[:n])) / row.sum() for row in weight])
         error = float((np.abs(model.predict(some[:, None]) - exact) / scale).max())
         name = f"aim: Gaussian, 10⁶ keys and queries, bandwidth {h} / argsort"
-        yield Figure(name, own / sort, "×", "≤ 40", f"argsort {1e3 * sort:.0f} ms")
+        yield Figure(name, our_time / sort, "×", "≤ 40", f"argsort {1e3 * sort:.0f} ms")
         yield Figure("… largest error, relative to the weighted |y|", error, "", "≤ 1e-12")
 
 
@@ -163,14 +163,14 @@ def _timestamps(random: np.random.Generator) -> Iterator[Figure]:
     """Keys on a grid that 1e9 leaves exact, so that a difference is ours and not the input's."""
     x, y = _wave(random, 100_000)
     x = np.round(x * 2**20) / 2**20
-    asked = np.round(random.uniform(-1, 5, 2_000) * 2**20) / 2**20
+    queries = np.round(random.uniform(-1, 5, 2_000) * 2**20) / 2**20
     worst = 0.0
     for kernel in ("gaussian", "laplacian", "boxcar", "triangular", "epanechnikov", "tricube"):
-        here, there = (
+        near, far = (
             _model(x + offset, y, kernel=kernel, bandwidth=0.05, empty="prior").predict(
-                asked[:, None] + offset
+                queries[:, None] + offset
             )
             for offset in (0.0, 1e9)
         )
-        worst = max(worst, float(np.abs(here - there).max()))
+        worst = max(worst, float(np.abs(near - far).max()))
     yield Figure("keys shifted by 1e9, largest difference", worst, "", "≤ 1e-6")

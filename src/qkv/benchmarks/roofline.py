@@ -1,4 +1,4 @@
-"""The factorised additive scores and nothing else: the speed that the whole kernel cannot pass.
+"""The factorised additive scores and nothing else: an upper bound on the kernel's speed.
 
 Tokens are packed beforehand; no mask, no softmax, no values.
 """

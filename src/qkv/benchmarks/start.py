@@ -1,4 +1,4 @@
-"""How long a newcomer waits: for compilation, and for the first call in a new process."""
+"""Cold start: compilation, and the first call in a new process."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ print(time.perf_counter() - start)
 """
 _BEAM = """
 import time, torch
-from qkv.translate import Recurrent, Search, Translator
+from qkv.translate import RNNConfig, Search, Translator
 from qkv.translate.search import search
-model = Translator(Recurrent(embedding=16, hidden=32), source=50, target=50).eval()
+model = Translator(RNNConfig(embedding=16, hidden=32), source=50, target=50).eval()
 source, lengths = torch.randint(4, 50, (8, 9)), torch.full((8,), 9)
 start = time.perf_counter()
 search(model, source, lengths, Search(beam=5, max_length=12))
@@ -67,9 +67,9 @@ def _compilation() -> Iterator[Figure]:
             with tempfile.TemporaryDirectory() as cache:
                 _run(_DRIVERS, cache)
                 code = _ATTEND.format(**options, learning=learning)
-                taken = float(_run(code, cache))
+                elapsed = float(_run(code, cache))
             name = f"one similarity never compiled before, {similarity}, forward"
-            yield Figure(name if way == "forward" else f"… {way}", taken, "s", limit)
+            yield Figure(name if way == "forward" else f"… {way}", elapsed, "s", limit)
     with tempfile.TemporaryDirectory() as cache:
         start = time.perf_counter()
         _run(_WARMUP, cache)

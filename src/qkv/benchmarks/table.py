@@ -72,9 +72,15 @@ def _one_query(path: Path) -> Iterator[Figure]:
     ask = _asking(path, 0.5)
     ask()
     extra = peak_extra_bytes(ask) / 1e6
-    scanned, asked = seconds(bare_scan, ask, least=5.0, rounds=7)
+    scanned, our_time = seconds(bare_scan, ask, least=5.0, rounds=7)
     work = f"Gaussian query, {LARGE:,} rows, against a bare pyarrow scan"
-    yield Figure(work, asked / scanned, "×", "≤ 1.5", f"{asked:.2f} s against {scanned:.2f} s")
+    yield Figure(
+        work,
+        our_time / scanned,
+        "×",
+        "≤ 1.5",
+        f"{our_time:.2f} s against {scanned:.2f} s",
+    )
     yield Figure("… peak extra memory", extra, "MB", "≤ 400")
 
 
@@ -126,7 +132,7 @@ def _groups(path: Path) -> Iterator[Figure]:
 
 
 def _asked_again(path: Path) -> Iterator[Figure]:
-    """Questions to an index, and whether the scan answers the same."""
+    """Queries to an index, and whether a scan gives the same answers."""
     database = qkv.Database(path, key="key", value="value")
     indexed = database.indexed()
     exact = database.query(0.5, similarity="gaussian", bandwidth=1e-7).rows[0]["key"]
@@ -136,14 +142,16 @@ def _asked_again(path: Path) -> Iterator[Figure]:
         "Gaussian": (0.5, {"similarity": "gaussian", "bandwidth": BANDWIDTH}, "≤ 5"),
     }
     worst = 0.0
-    for name, (query, how, limit) in questions.items():
-        ask = partial(indexed.query, query, **how)
-        (taken,) = seconds(ask, least=0.5, rounds=7)
+    for name, (query, options, limit) in questions.items():
+        ask = partial(indexed.query, query, **options)
+        (elapsed,) = seconds(ask, least=0.5, rounds=7)
         note = "" if name == "equal" else "a hundredth of the range wide"
-        yield Figure(f"{name} query to an index of {MEDIUM:,} rows", 1e3 * taken, "ms", limit, note)
-        found, scanned = ask(), database.query(query, **how)
-        for own, other in ((found.value, scanned.value), (found.std, scanned.std)):
-            worst = max(worst, abs(own - other) / max(abs(other), 1e-300))
+        yield Figure(
+            f"{name} query to an index of {MEDIUM:,} rows", 1e3 * elapsed, "ms", limit, note
+        )
+        answer, scanned = ask(), database.query(query, **options)
+        for ours, other in ((answer.value, scanned.value), (answer.std, scanned.std)):
+            worst = max(worst, abs(ours - other) / max(abs(other), 1e-300))
     yield Figure("… largest difference from the scan", worst, "", "≤ 1e-12")
 
 

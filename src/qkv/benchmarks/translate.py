@@ -43,7 +43,7 @@ def measure() -> Iterator[Figure]:
         collate([examples[i] for i in order[start : start + BATCH]])
         for start in range(0, len(order), BATCH)
     ]
-    # Before training no sentence ends by itself, so both search through the same number of steps.
+    # Before training no hypothesis ends early, so both search through the same number of steps.
     work = f"beam-{BEAM} decoding, sentences/s, {STEPS} steps each"
     yield _decoding(ours, theirs, bucketed[0], work, "≥ 3")
     yield from _training(ours, theirs, bucketed, shuffled)
@@ -54,12 +54,12 @@ def measure() -> Iterator[Figure]:
 def _training(
     ours: Translator, theirs: Any, bucketed: list[Batch], shuffled: list[Batch]
 ) -> Iterator[Figure]:
-    own, their_own = _trainer(ours, _own_loss), _trainer(theirs, _joey_loss)
+    our_trainer, their_trainer = _trainer(ours, _own_loss), _trainer(theirs, _joey_loss)
     work = "training, target tokens/s, each with its own kind of batches"
-    speeds = _speeds((own, bucketed), (their_own, shuffled))
+    speeds = _speeds((our_trainer, bucketed), (their_trainer, shuffled))
     note = f"{speeds[0]:,.0f} and {speeds[1]:,.0f}: sorted by length, and at random as JoeyNMT's"
     yield Figure(work, speeds[0] / speeds[1], "× JoeyNMT's", "≥ 4", note)
-    speeds = _speeds((own, bucketed), (their_own, bucketed))
+    speeds = _speeds((our_trainer, bucketed), (their_trainer, bucketed))
     note = f"{speeds[0]:,.0f} and {speeds[1]:,.0f}"
     yield Figure("… with the same batches, sorted", speeds[0] / speeds[1], "× JoeyNMT's", "", note)
 
@@ -67,18 +67,18 @@ def _training(
 def _decoding(ours: Translator, theirs: Any, batch: Batch, work: str, limit: str) -> Figure:
     joey_search = require("joeynmt.search", "bench-translate").search
     ours.eval(), theirs.eval()
-    how = Search(beam=BEAM, max_length=STEPS)
+    options = Search(beam=BEAM, max_length=STEPS)
     joey_batch = _joey_batch(batch)
-    own, their_own = seconds(
-        lambda: search(ours, batch.source, batch.lengths, how),
+    our_seconds, their_seconds = seconds(
+        lambda: search(ours, batch.source, batch.lengths, options),
         lambda: joey_search(
             model=theirs, batch=joey_batch, max_output_length=STEPS, beam_size=BEAM, beam_alpha=1.0
         ),
         least=5.0,
     )
     count = len(batch.source)
-    note = f"{count / own:,.0f} and {count / their_own:,.0f}"
-    return Figure(work, their_own / own, "× JoeyNMT's", limit, note)
+    note = f"{count / our_seconds:,.0f} and {count / their_seconds:,.0f}"
+    return Figure(work, their_seconds / our_seconds, "× JoeyNMT's", limit, note)
 
 
 def _speeds(*runs: tuple[Callable[[Batch], None], list[Batch]]) -> list[float]:
@@ -93,8 +93,8 @@ def _speeds(*runs: tuple[Callable[[Batch], None], list[Batch]]) -> list[float]:
 
         rounds.append(go)
         counts.append(_ROUND * sum(batch.tokens for batch in batches) / len(batches))
-    taken = seconds(*rounds, least=0.0, rounds=4)  # all batches are seen the same number of times
-    return [count / time for count, time in zip(counts, taken, strict=True)]
+    times = seconds(*rounds, least=0.0, rounds=4)  # all batches are seen the same number of times
+    return [count / time for count, time in zip(counts, times, strict=True)]
 
 
 def _trainer(model: Any, loss: Callable[[Any, Batch], torch.Tensor]) -> Callable[[Batch], None]:
@@ -124,14 +124,14 @@ def _joey_loss(model: Any, batch: Batch) -> torch.Tensor:
 
 
 def _joey_batch(batch: Batch) -> Any:
-    begun = torch.cat([batch.read[:, :1], batch.wanted], dim=1)
+    with_begin = torch.cat([batch.inputs[:, :1], batch.labels], dim=1)
     return require("joeynmt.batch", "bench-translate").Batch(
         src=batch.source,
         src_length=batch.lengths,
         src_prompt_mask=None,
-        trg=begun,
+        trg=with_begin,
         trg_prompt_mask=None,
-        indices=torch.arange(len(begun)),
+        indices=torch.arange(len(with_begin)),
         device=torch.device("cpu"),
         pad_index=PAD,
         eos_index=END,

@@ -1,4 +1,7 @@
-"""Words to calls, nothing else: one command a file. Heavy imports wait for the command."""
+"""The command line: it parses words and calls functions, one command a file.
+
+Heavy imports are delayed until a command runs.
+"""
 
 from __future__ import annotations
 

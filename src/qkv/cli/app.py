@@ -1,4 +1,4 @@
-"""The application that every command joins."""
+"""The application that every command registers with."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"qkv {qkv.__version__}")
         raise typer.Exit
 

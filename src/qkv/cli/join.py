@@ -12,7 +12,7 @@ from rich.console import Console
 
 from qkv.atomic_write import replacing
 from qkv.cli.app import app
-from qkv.cli.query import progress_bar
+from qkv.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ def join(
         bool, typer.Option("--explain", help="Say how the tables would be joined, and stop.")
     ] = False,
 ) -> None:
-    """Join two tables softly: every row of one finds its answer in the other."""
+    """Join two tables softly: every row of one is answered by the other."""
     from qkv.table import SoftJoin
     from qkv.table.sources import open_source
 
@@ -69,7 +69,7 @@ def join(
         raise ValueError("--on must name each column once")
     planned = SoftJoin(
         *sources,
-        on={columns: how for columns, how, _ in compared},
+        on={columns: similarity for columns, similarity, _ in compared},
         take=take or None,
         top=top or None,
         cutoff=cutoff,
@@ -89,18 +89,22 @@ def join(
 
 def _compared(word: str, left: pa.Schema) -> tuple[tuple[str, str], str, float | None]:
     """A left and a right column, how they are compared, and how far."""
-    columns, _, how = word.rpartition(":")
+    columns, _, similarity = word.rpartition(":")
     width: float | None = None
     try:
-        width = float(how)
-        columns, _, how = columns.rpartition(":")
+        width = float(similarity)
+        columns, _, similarity = columns.rpartition(":")
     except ValueError:
         pass
-    if not columns or not how:
+    if not columns or not similarity:
         raise ValueError(f"--on must be COLUMN:SIMILARITY[:BANDWIDTH]; got {word!r}")
-    own, sign, other = columns.partition("=")
+    left_name, sign, right_name = columns.partition("=")
     # A column may have the sign in its name.
-    return ((own, other) if sign and columns not in left.names else (columns, columns)), how, width
+    return (
+        ((left_name, right_name) if sign and columns not in left.names else (columns, columns)),
+        similarity,
+        width,
+    )
 
 
 def _show(planned: SoftJoin, console: Console) -> None:
@@ -108,7 +112,7 @@ def _show(planned: SoftJoin, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from qkv.table.report import said
+    from qkv.table.report import formatted
 
     rows: list[dict[str, Any]] = []
     with progress_bar("joining") as progress:
@@ -118,12 +122,12 @@ def _show(planned: SoftJoin, console: Console) -> None:
     for field in planned.schema:
         table.add_column(Text(field.name))
     for row in rows:
-        table.add_row(*(Text(said(row[name])) for name in planned.schema.names))
+        table.add_row(*(Text(formatted(row[name])) for name in planned.schema.names))
     console.print(table)
 
 
 def _write(planned: SoftJoin, path: Path) -> None:
-    """Batch by batch; an interrupted write leaves no half."""
+    """Batch by batch; an interrupted write leaves no partial file."""
     with (
         replacing(path) as half,
         _writer(half, planned.schema) as writer,

@@ -1,4 +1,4 @@
-"""Names and files checked before anything heavy is imported: a mistake costs no wait."""
+"""Names and files checked before heavy imports, so that mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LEARNED = ("additive", "bilinear", "gated")
 
 def check_similarity(name: str | None, learned: bool = True) -> None:
     """Raise where no similarity has this name."""
-    known = (*SIMILARITIES, *LEARNED) if learned else SIMILARITIES
-    if name is not None and name not in known:
+    names = (*SIMILARITIES, *LEARNED) if learned else SIMILARITIES
+    if name is not None and name not in names:
         raise ValueError(
-            f"similarity must be one of {', '.join(known)}; got {name!r}{did_you_mean(name, known)}"
+            f"similarity must be one of {', '.join(names)}; got {name!r}{did_you_mean(name, names)}"
         )
 
 
@@ -27,20 +27,20 @@ def check_file(path: str | Path, argument: str) -> None:
     """Raise where there is no such file or folder; an address is not a path."""
     if "://" not in str(path) and not Path(path).exists():
         folder = Path(path).parent
-        beside = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-        hint = did_you_mean(Path(path).name, beside)
+        siblings = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+        hint = did_you_mean(Path(path).name, siblings)
         raise ValueError(
             f"{argument} must be a file or folder; there is no file {str(path)!r}{hint}"
         )
 
 
 def check_suffix(path: Path | None, argument: str, *suffixes: str) -> None:
-    """Raise where a file that is to be written has a name of another kind."""
+    """Raise where a file that is to be written has another suffix."""
     if path is not None and path.suffix.lower() not in suffixes:
         raise ValueError(f"{argument} must end in {' or '.join(suffixes)}; got {path.name!r}")
 
 
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """The end of an error: the name that was probably meant, or nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
+def did_you_mean(word: str, names: Sequence[str]) -> str:
+    """The end of an error: the name that was probably meant; empty if none is close."""
+    close = difflib.get_close_matches(word, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

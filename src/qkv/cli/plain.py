@@ -1,4 +1,4 @@
-"""Terminals that cannot show every sign: each gets the nearest one, and no answer breaks off."""
+"""Output for terminals whose encoding lacks some characters: the nearest ones replace them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
 
 
 def speak_plainly() -> None:
-    """From now on, what the output's encoding lacks is written with signs that it has."""
+    """From now on, replace characters that the output's encoding lacks by similar ones."""
     codecs.register_error("qkv.nearest", _nearest)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a stream that a program put in its place may not

@@ -57,24 +57,24 @@ def regress(
     check_suffix(out, "--out", ".csv", ".parquet")
     from qkv.regression import BandwidthWarning, NadarayaWatsonRegressor
 
-    # A row that lacks its only column tells nothing, and nearest neighbours need all of them.
+    # A row without its only column has no information, and nearest neighbours need all columns.
     table, target = _examples(file, x, y, needs_all=len(x) == 1 or bandwidth == "knn")
     model = NadarayaWatsonRegressor(
         kernel, _bandwidth(bandwidth), degree, categorical="auto", verbose=True
     )
     console = Console()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BandwidthWarning)
         model.fit(table, target)
-    for note in dict.fromkeys(str(each.message) for each in told):
+    for note in dict.fromkeys(str(each.message) for each in caught):
         console.print(f"note: {note}", style="dim", markup=False, highlight=False)
     console.print(_summary(model, x, y, kernel), markup=False, highlight=False)
     if queries is not None:
         source = _rows(queries, x)
     elif at:
-        source = _asked(at, table)
+        source = _typed(at, table)
     else:
-        source = _spread(model, table)
+        source = _evenly_spaced(model, table)
     _answer(console, model, source, (x, y), level, out)
     if plot is not None:
         from qkv.visualization.plot import save
@@ -95,7 +95,7 @@ def _rows(file: Path, columns: list[str]) -> Any:
 
 
 def _examples(file: Path, x: list[str], y: str, needs_all: bool) -> tuple[Any, Any]:
-    """The columns x of the rows that have a y, and y; of rows that have all x, if need be."""
+    """The columns x of the rows that have a y, and y; only of rows with all x if `needs_all`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -109,10 +109,10 @@ def _examples(file: Path, x: list[str], y: str, needs_all: bool) -> tuple[Any, A
     kind = table.column(y).type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise ValueError(f"the column {y!r} must hold numbers; got {kind}")
-    kept = pc.is_finite(pc.cast(table.column(y), "float64"))
+    is_usable = pc.is_finite(pc.cast(table.column(y), "float64"))
     for name in x if needs_all else []:
-        kept = pc.and_kleene(kept, pc.is_valid(table.column(name)))
-    table = table.filter(pc.fill_null(kept, False))
+        is_usable = pc.and_kleene(is_usable, pc.is_valid(table.column(name)))
+    table = table.filter(pc.fill_null(is_usable, False))
     if len(table) == 0:
         raise ValueError(f"no row of {file.name!r} has both {', '.join(x)} and a number in {y!r}")
     return table.select(x), pc.cast(table.column(y), "float64").to_numpy()
@@ -132,18 +132,18 @@ def _summary(model: Any, x: list[str], y: str, kernel: str) -> str:
             f"{column.name} {width}"
             for column, width in zip(model.columns_.numbers, widths, strict=True)
         ]
-    said = f"bandwidth {', '.join(widths)}" if widths else "no numbers"
+    width = f"bandwidth {', '.join(widths)}" if widths else "no numbers"
     if model.width_.neighbors is not None:
-        said = f"bandwidth {model.width_.neighbors} nearest"
+        width = f"bandwidth {model.width_.neighbors} nearest"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is said here
+        warnings.simplefilter("ignore")  # the summary mentions it
         score = model.loo_score()
-    told = "one row cannot tell LOO R²" if math.isnan(score) else f"LOO R² {score:.3f}"
-    return f"{y} by {', '.join(x)}: {kernel}, {said}, {told}, n = {len(model.rows_):,}"
+    error = "LOO R² needs two rows" if math.isnan(score) else f"LOO R² {score:.3f}"
+    return f"{y} by {', '.join(x)}: {kernel}, {width}, {error}, n = {len(model.rows_):,}"
 
 
-def _asked(at: list[str], table: Any) -> Any:
-    """Queries as they were typed, as entries of the columns that they ask by."""
+def _typed(at: list[str], table: Any) -> Any:
+    """The queries of `--at`, in the types of the columns x."""
     import pyarrow as pa
 
     names = table.column_names
@@ -167,8 +167,8 @@ def _asked(at: list[str], table: Any) -> Any:
     return pa.table(columns)
 
 
-def _spread(model: Any, table: Any) -> Any:
-    """Seven places along a single column of numbers, or seven of the rows."""
+def _evenly_spaced(model: Any, table: Any) -> Any:
+    """Seven evenly spaced queries along a single column of numbers, or seven of the rows."""
     import numpy as np
     import pyarrow as pa
 
@@ -186,7 +186,7 @@ def _answer(
     """Print the first answers, and write all of them to `out`."""
     from rich.table import Table
 
-    from qkv.table.report import said
+    from qkv.table.report import formatted
 
     x, y = names
     shown, total = Table(*x, y, f"{level:.0%} of observations", "neighbours"), 0
@@ -196,12 +196,14 @@ def _answer(
             first = batch.slice(0, max(0, SHOWN - total))
             total += len(batch)
             if len(first):
-                near = model.effective_neighbours(_known(first, x))
+                near = model.effective_neighbours(_columns(first, x))
                 answer, low, high = (first.column(first.num_columns - k) for k in (3, 2, 1))
                 for row in range(len(first)):
-                    entries = [_written(first.column(name)[row].as_py()) for name in x]
-                    bounds = f"{said(low[row].as_py())} to {said(high[row].as_py())}"
-                    shown.add_row(*entries, said(answer[row].as_py()), bounds, f"{near[row]:.0f}")
+                    entries = [_formatted(first.column(name)[row].as_py()) for name in x]
+                    bounds = f"{formatted(low[row].as_py())} to {formatted(high[row].as_py())}"
+                    shown.add_row(
+                        *entries, formatted(answer[row].as_py()), bounds, f"{near[row]:.0f}"
+                    )
             if write is not None:
                 write(batch)
     console.print(shown)
@@ -211,34 +213,34 @@ def _answer(
         console.print(f"{total:,} rows: {out}", style="dim", markup=False, highlight=False)
 
 
-def _known(batch: Any, x: list[str]) -> Any:
+def _columns(batch: Any, x: list[str]) -> Any:
     import pyarrow as pa
 
     return pa.Table.from_batches([batch.select(x)])
 
 
-def _written(entry: Any) -> str:
+def _formatted(entry: Any) -> str:
     if entry is None:
         return "missing"
     return f"{entry:.6g}" if isinstance(entry, float) else str(entry)
 
 
 def _writer(stack: contextlib.ExitStack, out: Path) -> Any:
-    """A function that writes batches to a file, which is there once all are written."""
+    """A function that writes batches to a file, which replaces `out` once all are written."""
     from qkv.atomic_write import replacing
     from qkv.optional_dependencies import require
 
     kind = out.suffix.lower()
     if kind not in (".csv", ".parquet"):
         raise ValueError(f"--out must end in .csv or .parquet; got {out.name!r}")
-    half = stack.enter_context(replacing(out))
+    partial = stack.enter_context(replacing(out))
     opened: list[Any] = []
 
     def write(batch: Any) -> None:
         if not opened:
             module = require("pyarrow.csv" if kind == ".csv" else "pyarrow.parquet", "table")
             make = module.CSVWriter if kind == ".csv" else module.ParquetWriter
-            opened.append(stack.enter_context(make(half, batch.schema)))
+            opened.append(stack.enter_context(make(partial, batch.schema)))
         (opened[0].write if kind == ".csv" else opened[0].write_batch)(batch)
 
     return write

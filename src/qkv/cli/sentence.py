@@ -52,29 +52,29 @@ def sentence(
     from qkv.visualization import terminal
 
     if model is None:
-        looking = _by_vectors(text, similarity, temperature)
+        attention = _by_vectors(text, similarity, temperature)
     else:
-        looking = _inside(text, model, layer, head, rollout, pieces)
-    rows = None if query is None else looking.of(query)
+        attention = _inside(text, model, layer, head, rollout, pieces)
+    rows = None if query is None else attention.of(query)
     console = Console()
     if json:
-        _print_json(looking, rows)
+        _print_json(attention, rows)
     elif rows is None:
         console.print(
-            terminal.matrix(looking.weights, looking.words, looking.words, console.width),
+            terminal.matrix(attention.weights, attention.words, attention.words, console.width),
             soft_wrap=True,
         )
     for row in [] if json else rows or []:
-        console.print(f"what {looking.words[row]}, word {row + 1}, looks at:", highlight=False)
-        console.print(terminal.bars(looking.weights[row], looking.words, console.width))
-    for note in [] if json else looking.notes:
+        console.print(f"what {attention.words[row]}, word {row + 1}, looks at:", highlight=False)
+        console.print(terminal.bars(attention.weights[row], attention.words, console.width))
+    for note in [] if json else attention.notes:
         console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
     if plot is not None:
-        _draw(looking, rows, plot)
+        _draw(attention, rows, plot)
         console.print(f"figure: {plot}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if html is not None:
-        said = _write(looking, layer, head, text, html)
-        console.print(said, style="dim", markup=False, highlight=False, soft_wrap=True)
+        note = _write(attention, layer, head, text, html)
+        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _by_vectors(text: str, similarity: str | None, temperature: float | None) -> SentenceAttention:
@@ -86,7 +86,7 @@ def _by_vectors(text: str, similarity: str | None, temperature: float | None) ->
 def _inside(
     text: str, model: str, layer: int | None, head: int | None, rollout: bool, pieces: bool
 ) -> SentenceAttention:
-    """By MiniLM or a model of the user's own: words where they are known, else pieces."""
+    """By MiniLM or the user's own model: words where they are known, else pieces."""
     if model == "minilm" and not pieces:
         if rollout:
             raise ValueError("--rollout goes from piece to piece: add --pieces")
@@ -98,13 +98,13 @@ def _inside(
     return by_pieces(text, None if model == "minilm" else model, layer, head, rollout)
 
 
-def _print_json(looking: SentenceAttention, rows: list[int] | None) -> None:
+def _print_json(attention: SentenceAttention, rows: list[int] | None) -> None:
     import json
 
-    chosen = range(len(looking.words)) if rows is None else rows
-    weights = [looking.weights[row].tolist() for row in chosen]
-    queries = [looking.words[row] for row in chosen]
-    print(json.dumps({"queries": queries, "keys": looking.words, "weights": weights}))  # noqa: T201
+    chosen = range(len(attention.words)) if rows is None else rows
+    weights = [attention.weights[row].tolist() for row in chosen]
+    queries = [attention.words[row] for row in chosen]
+    print(json.dumps({"queries": queries, "keys": attention.words, "weights": weights}))  # noqa: T201
 
 
 def _check(
@@ -115,7 +115,7 @@ def _check(
     head: int | None,
     more: dict[str, bool],
 ) -> None:
-    """Options that do not fit each other, before anything heavy is imported."""
+    """Raise where options exclude each other, before anything heavy is imported."""
     if model is None:
         _refuse("belongs to --model", layer=layer, head=head)
         _refuse("belongs to --model", **{name: given or None for name, given in more.items()})
@@ -134,29 +134,29 @@ def _refuse(why: str, **options: object) -> None:
             raise ValueError(f"--{name} {why}")
 
 
-def _draw(looking: SentenceAttention, rows: list[int] | None, path: Path) -> None:
+def _draw(attention: SentenceAttention, rows: list[int] | None, path: Path) -> None:
     import qkv
 
-    words = looking.words
+    words = attention.words
     if rows is None:
-        figure = qkv.plot.matrix(looking.weights, words, words)
+        figure = qkv.plot.matrix(attention.weights, words, words)
     else:
-        figure = qkv.plot.row(looking.weights[rows[0]], words, query=words[rows[0]])
+        figure = qkv.plot.row(attention.weights[rows[0]], words, query=words[rows[0]])
     qkv.plot.save(figure, path)
 
 
 def _write(
-    looking: SentenceAttention, layer: int | None, head: int | None, title: str, path: Path
+    attention: SentenceAttention, layer: int | None, head: int | None, title: str, path: Path
 ) -> str:
-    """Write a page that opens on what was asked for, else on the head that tells most."""
+    """Write a page that opens on the requested layer and head, else on the most informative."""
     import qkv
 
-    layers = range(len(looking.every))
+    layers = range(len(attention.every))
     if layer is None and head is None:
-        start: tuple[int, int | None] = qkv.summary.most_telling(looking.every)
-        opens = f", opens on layer {start[0]}, head {start[1]}, which tells most"
+        start: tuple[int, int | None] = qkv.summary.most_telling(attention.every)
+        opens = f", opens on layer {start[0]}, head {start[1]}, the most informative"
     else:
         start, opens = (layers[-1] if layer is None else layer, head), ""
-    page = qkv.view(looking.every, looking.words, layers=layers, start=start, title=title)
+    page = qkv.view(attention.every, attention.words, layers=layers, start=start, title=title)
     page.save(path)
-    return f"page: {path}{opens if looking.every.size > looking.weights.size else ''}"
+    return f"page: {path}{opens if attention.every.size > attention.weights.size else ''}"

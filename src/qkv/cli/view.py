@@ -24,7 +24,7 @@ def view(
 ) -> None:
     """Read a sentence with a model and write one offline page of all its layers and heads.
 
-    It opens on the head that tells most about which words belong together.
+    It opens on the most informative head, see `qkv.summary.most_telling`.
     """
     check_suffix(out, "--out", ".html", ".htm")
     if model != "minilm":

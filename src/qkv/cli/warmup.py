@@ -23,7 +23,7 @@ def warmup() -> None:
     """Compile all kernels ahead, so that no first call has to wait."""
     console, start = Console(), time.perf_counter()
     if not console.is_terminal:
-        console.print("looking for kernels to compile")  # imports take a while already
+        console.print("looking for kernels to compile")  # before slow imports
     from qkv.warmup import warmup as compile_kernels
 
     total = 0
@@ -34,12 +34,12 @@ def warmup() -> None:
             for done, total, last in compile_kernels():
                 bar.update(task, description=last, completed=done, total=total)
     else:
-        said = 0.0
+        last_print = 0.0
         for done, total, last in compile_kernels():
-            if time.perf_counter() - said >= _SECONDS:
-                said = time.perf_counter()
+            if time.perf_counter() - last_print >= _SECONDS:
+                last_print = time.perf_counter()
                 console.print(f"{done} of {total} kernels compiled {last}", soft_wrap=True)
-    taken = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     console.print(
-        f"{total} kernels compiled in {taken:.0f} s" if total else "all kernels are compiled"
+        f"{total} kernels compiled in {seconds:.0f} s" if total else "all kernels are compiled"
     )

@@ -40,10 +40,10 @@ def weights(
     from qkv.explore.fields import Fields
     from qkv.explore.rooms.similarity import NAMES, Question, weights_of
 
-    told: dict[str, Any] = {"tokens": tokens, "bandwidth": bandwidth, "seed": seed, "size": size}
-    told |= {"temperature": temperature, "mask": mask, "painted": painted}
-    told |= {} if formula is None else {"formula": formula}
-    question = Question.of(Fields(told))
+    fields: dict[str, Any] = {"tokens": tokens, "bandwidth": bandwidth, "seed": seed, "size": size}
+    fields |= {"temperature": temperature, "mask": mask, "painted": painted}
+    fields |= {} if formula is None else {"formula": formula}
+    question = Question.of(Fields(fields))
     if formula is not None:
         similarity = "formula"
     name = Fields({"similarity": similarity}).choice("similarity", "scaled_dot", NAMES)
@@ -60,11 +60,15 @@ def _show(words: list[str], weights: Any, json: bool) -> None:
     console = Console()
     table = terminal.matrix(weights.numpy(), words, words, console.width)
     console.print(table, soft_wrap=True)
-    told = ", ".join(f"{word} {bits:.3g}" for word, bits in zip(words, entropy, strict=True))
-    console.print(f"bits of entropy: {told}", markup=False, highlight=False, soft_wrap=True)
+    bits_of_words = ", ".join(
+        f"{word} {bits:.3g}" for word, bits in zip(words, entropy, strict=True)
+    )
+    console.print(
+        f"bits of entropy: {bits_of_words}", markup=False, highlight=False, soft_wrap=True
+    )
 
 
-def _print_json(told: Any) -> None:
+def _print_json(content: Any) -> None:
     import json
 
-    print(json.dumps(told))  # noqa: T201
+    print(json.dumps(content))  # noqa: T201

@@ -1,4 +1,4 @@
-"""The explorer: a page on this machine where attention can be played with."""
+"""The explorer: a local web page for experiments with attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application: pages, files, and questions that rooms answer."""
+"""The web application: pages, static files, and requests that rooms answer."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from qkv.explore.workers import Busy, Gone, Ticket, TooLong, Workers
 STATIC = Path(__file__).parent / "static"
 VIEWER = Path(__file__).parent.parent / "visualization" / "viewer" / "static"
 
-#: In the order of the telling.
+#: In the order of the navigation.
 ROOMS = ("pooling", "similarity", "sentence", "table", "translate")
 
-#: Packages whose errors are what a database says to a question.
+#: Packages whose errors are answers of a database to a query.
 _DATABASES = ("duckdb", "_duckdb", "adbc_driver_manager", "pyarrow")
 
 #: What a room does with a question; see the ACTIONS of each module in `rooms`.
@@ -44,7 +44,7 @@ Action = Callable[[Fields, Desk, Ticket], dict[str, Any]]
 
 
 def build(desk: Desk, token: str | None = None) -> ASGIApp:
-    """The explorer as an ASGI application. Rooms, and torch with them, are imported when asked."""
+    """The explorer as an ASGI application. Rooms, and torch, are imported on their first use."""
     explorer = Explorer(desk)
     routes = [
         Route("/", explorer.front),
@@ -123,7 +123,7 @@ class Explorer:
     async def _told(
         self, request: Request, work: Callable[[Ticket], dict[str, Any]]
     ) -> Response:  # fmt: skip
-        """What a worker finds, or what hinders it, in one sentence."""
+        """The answer of a worker, or its error in one sentence."""
         try:
             # Encoded by the worker, too: long arrays would hold up the event loop.
             return Response(
@@ -131,7 +131,7 @@ class Explorer:
                 media_type="application/json",
             )
         except Busy:
-            return _error("many questions are under way: ask again in a moment", 429)
+            return _error("too many requests: try again in a moment", 429)
         except TooLong:
             return _error(f"this took over {limits.SECONDS:.0f} seconds and was given up", 408)
         except Gone:
@@ -146,8 +146,8 @@ class Explorer:
             raise
 
 
-def _encoded(found: dict[str, Any]) -> bytes:
-    return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
+def _encoded(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -181,13 +181,16 @@ def _error(sentence: str, status: int) -> JSONResponse:
 
 
 def _http_error(_: Request, error: HTTPException) -> Response:
-    said = {404: "there is nothing at this address", 405: "this address is asked in another way"}
-    return _error(said.get(error.status_code, error.detail), error.status_code)
+    messages = {
+        404: "there is nothing at this address",
+        405: "this address has another method",
+    }
+    return _error(messages.get(error.status_code, error.detail), error.status_code)
 
 
 def _failed(_: Request, error: Exception) -> Response:
     logging.getLogger("qkv.explore").error("a question failed", exc_info=error)
-    return _error("this went wrong in a way that nobody foresaw; the terminal has the details", 500)
+    return _error("an unexpected error occurred; see the terminal for details", 500)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What a beam search looked at, step by step: hypotheses that went on, that ended, and the rest."""
+"""The candidates of a beam search, step by step: kept, ended and pruned hypotheses."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Node(NamedTuple):
 class BeamTree:
     """The tree of one sentence's search, grown while it is searched.
 
-    At each step a beam of k looks at the best 2k ways to go on; the first row also follows its best
-    token, whatever its rank (see :mod:`qkv.translate.decoding.beam`).
+    At each step a beam of k considers the best 2k continuations; the first row also follows its
+    best token, whatever its rank (see :mod:`qkv.translate.decoding.beam`).
     """
 
     def __init__(self, beam: int) -> None:
@@ -42,14 +42,14 @@ class BeamTree:
         parents, tokens = (
             each[0].tolist() for each in (considered.after.parents, considered.after.tokens)
         )
-        kept = {
+        survivors = {
             pair: place
             for place, pair in enumerate(zip(parents, tokens, strict=True))
             if considered.after.log_p[0, place] > -np.inf
         }
         rows = [-1] * len(tokens)
         for rank, (row, token, log_p) in enumerate(self._looked_at(considered)):
-            place = kept.get((row, token))
+            place = survivors.get((row, token))
             ends = token == END and rank < self.beam
             fate: Fate = "kept" if place is not None else "ended" if ends else "pruned"
             total = float(considered.before.log_p[0, row]) + log_p
@@ -60,7 +60,7 @@ class BeamTree:
         self._step += 1
 
     def _looked_at(self, considered: Considered) -> list[tuple[int, int, float]]:
-        """The ways that the step looked at: row, token and its log p, in that order."""
+        """The continuations that the step considered: row, token and its log p."""
         before, likely, last, _ = considered
         rows = range(len(before.log_p[0]))
         if last[0]:
@@ -78,7 +78,7 @@ class BeamTree:
         ways.sort(key=lambda way: (way is not greedy, -(before.log_p[0, way[0]] + way[2])))
         return ways[: 2 * self.beam]
 
-    def told(self, how: Search, surface: Callable[[int], str]) -> list[dict[str, Any]]:
+    def as_json(self, how: Search, surface: Callable[[int], str]) -> list[dict[str, Any]]:
         """The nodes as the page draws them; tokens as text, and the score of what ended."""
         return [
             {
@@ -95,11 +95,11 @@ class BeamTree:
 
     def way(self, tokens: list[int]) -> list[int]:
         """The nodes of a translation, its end included."""
-        found, parent = [], -1
+        path, parent = [], -1
         for step, token in enumerate([*tokens, END]):
             parent = self._find(step, parent, token)
-            found.append(parent)
-        return found
+            path.append(parent)
+        return path
 
     def _find(self, step: int, parent: int, token: int) -> int:
         return next(

@@ -1,4 +1,4 @@
-"""The date translator: trained on first use, in a process of its own, and kept."""
+"""The date translator: trained on first use, in a separate process, and cached."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class Dates:
     def _watch(self, process: subprocess.Popen[str], half: Path) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            told = json.loads(line)
-            if "exact" in told:
-                self._exact = float(told["exact"])
+            event = json.loads(line)
+            if "exact" in event:
+                self._exact = float(event["exact"])
             else:
-                self._curve.append(told)
+                self._curve.append(event)
         ended = process.wait()
         process.stdout.close()
         with self._lock:
@@ -101,7 +101,7 @@ class Dates:
         }
 
     def stop(self) -> None:
-        """End a training that runs; what it learned is lost."""
+        """Stop a running training; its result is discarded."""
         process = self._process
         if process is not None:
             process.kill()

@@ -1,4 +1,4 @@
-"""What the rooms have at hand: tables that were dropped in, what was opened, and a translator."""
+"""What the rooms share: uploaded tables, what `--open` names, and the date translator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qkv.explore.uploads import Uploads
 
 T = TypeVar("T")
 
-#: Things made for one state of a room that later questions of the same state use again.
+#: Objects made for one state of a room, cached for later requests of the same state.
 KEPT = 128
 
 
@@ -28,17 +28,17 @@ class Desk:
         self._lock = threading.Lock()
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gave for this key before, or gives now; the least used is forgotten."""
+        """The cached result of `make` for this key; the least recently used is dropped."""
         with self._lock:
             if key in self._made:
                 self._made.move_to_end(key)
                 return cast(T, self._made[key])
-        found = make()  # twice at once is work done twice, no harm
+        made = make()  # twice at once is work done twice, no harm
         with self._lock:
-            self._made[key] = found
+            self._made[key] = made
             while len(self._made) > KEPT:
                 self._made.popitem(last=False)
-        return found
+        return made
 
     def close(self) -> None:
         self.dates.stop()

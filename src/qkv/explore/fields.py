@@ -1,4 +1,4 @@
-"""What a question says, field by field, checked: one sentence for each mistake."""
+"""The fields of a request, validated: one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 class Fields:
     """The JSON object of a request.
 
-    >>> Fields({"seed": 5}).whole("seed", 0, 0, 99)
+    >>> Fields({"seed": 5}).integer("seed", 0, 0, 99)
     5
-    >>> Fields({"seed": "x"}).whole("seed", 0, 0, 99)
+    >>> Fields({"seed": "x"}).integer("seed", 0, 0, 99)
     Traceback (most recent call last):
     ValueError: seed must be a whole number between 0 and 99; got 'x'
     """
@@ -34,7 +34,7 @@ class Fields:
     def number_or_none(self, name: str, low: float, high: float) -> float | None:
         return None if self.body.get(name) is None else self.number(name, math.nan, low, high)
 
-    def whole(self, name: str, default: int, low: int, high: int) -> int:
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
         given = self.body.get(name, default)
         right = isinstance(given, int) and not isinstance(given, bool)
         if not right or not low <= given <= high:
@@ -60,7 +60,7 @@ class Fields:
         return given
 
     def several(self, name: str, most: int) -> list[Fields]:
-        """A list of objects, each with fields of its own."""
+        """A list of objects with fields."""
         given = self.body.get(name, [])
         if not isinstance(given, list) or len(given) > most:
             raise ValueError(f"{name} must be a list of at most {most}; got {_short(given)}")
@@ -68,5 +68,5 @@ class Fields:
 
 
 def _short(given: object) -> str:
-    said = repr(given)
-    return said if len(said) <= 40 else f"{said[:39]}…"
+    text = repr(given)
+    return text if len(text) <= 40 else f"{text[:39]}…"

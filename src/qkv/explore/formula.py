@@ -1,4 +1,4 @@
-"""A similarity typed in: a small grammar, a safe list, and torch operations. Nothing is evaluated.
+"""A similarity typed by a user: a small grammar, an allow-list, and torch operations; no `eval`.
 
     sum      product (("+" | "-") product)*
     product  signed (("*" | "/") signed)*
@@ -69,7 +69,7 @@ _PYTHON = {"^": "**"}
 
 
 class Node(NamedTuple):
-    """A part of a formula: what it is worth for tokens q (…, n, 1, d) and k (…, 1, m, d)."""
+    """A part of a formula: its value for tokens q (…, n, 1, d) and k (…, 1, m, d)."""
 
     kind: Kind
     run: Callable[[Tensor, Tensor], Tensor]
@@ -118,21 +118,21 @@ def parse(text: str) -> Formula:
 
 
 def _tokens(text: str) -> list[str]:
-    found, place = [], 0
+    tokens, place = [], 0
     text = text.rstrip()
     while place < len(text):
         match = _TOKEN.match(text, place)
         if match is None:
             raise ValueError(f"a formula cannot hold {text[place:].strip()[0]!r}")
-        found.append(match.group().strip().replace("**", "^"))
+        tokens.append(match.group().strip().replace("**", "^"))
         place = match.end()
-    if not found:
+    if not tokens:
         raise ValueError("a formula must not be empty; -norm(q - k) is one")
-    return found
+    return tokens
 
 
 class _Reader:
-    """Goes through tokens from left to right, one ahead."""
+    """Reads tokens from left to right, with one token of look-ahead."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens, self.place = tokens, 0
@@ -143,28 +143,28 @@ class _Reader:
 
     def take(self, *signs: str) -> str | None:
         """The next token, if it is one of these."""
-        found = self.next
-        if found is None or found not in signs:
+        token = self.next
+        if token is None or token not in signs:
             return None
         self.place += 1
-        return found
+        return token
 
     def expect(self, sign: str) -> None:
         if not self.take(sign):
-            found = "the end" if self.next is None else repr(self.next)
-            raise ValueError(f"the formula should have {sign!r} where it has {found}")
+            got = "the end" if self.next is None else repr(self.next)
+            raise ValueError(f"the formula should have {sign!r} where it has {got}")
 
     def sum(self, depth: int) -> Node:
-        found = self.product(depth)
+        total = self.product(depth)
         while sign := self.take("+", "-"):
-            found = _joined(sign, found, self.product(depth))
-        return found
+            total = _joined(sign, total, self.product(depth))
+        return total
 
     def product(self, depth: int) -> Node:
-        found = self.signed(depth)
+        result = self.signed(depth)
         while sign := self.take("*", "/"):
-            found = _joined(sign, found, self.signed(depth))
-        return found
+            result = _joined(sign, result, self.signed(depth))
+        return result
 
     def signed(self, depth: int) -> Node:
         if depth > DEPTH:
@@ -172,32 +172,32 @@ class _Reader:
         if self.take("-"):
             inner = self.signed(depth + 1)
             return Node(inner.kind, lambda q, k: -inner.run(q, k), f"(-{inner.python})")
-        found = self.atom(depth)
+        operand = self.atom(depth)
         if self.take("^"):
-            return _joined("^", found, self.signed(depth + 1))
-        return found
+            return _joined("^", operand, self.signed(depth + 1))
+        return operand
 
     def atom(self, depth: int) -> Node:
-        found = self.next
-        if found is None:
-            raise ValueError("the formula ends where a value should stand")
+        token = self.next
+        if token is None:
+            raise ValueError("the formula ends where a value is expected")
         self.place += 1
-        if found == "(":
+        if token == "(":
             inner = self.sum(depth + 1)
             self.expect(")")
             return inner
-        if found[0].isdigit() or found[0] == ".":
-            number = float(found)
+        if token[0].isdigit() or token[0] == ".":
+            number = float(token)
             return Node("number", lambda q, k: q.new_tensor(number), repr(number))
-        if found in ("q", "k"):
-            return Node("vector", lambda q, k: q if found == "q" else k, found)
-        if found == "d":
+        if token in ("q", "k"):
+            return Node("vector", lambda q, k: q if token == "q" else k, token)
+        if token == "d":
             return Node("number", lambda q, k: q.new_tensor(q.shape[-1]), "q.shape[-1]")
-        if found in SAFE:
-            return self.call(found, depth)
-        if found[0].isalpha() or found[0] == "_":
-            raise ValueError(f"a formula knows q, k, d and {', '.join(SAFE)}; got {found[:30]!r}")
-        raise ValueError(f"the formula has {found!r} where a value should stand")
+        if token in SAFE:
+            return self.call(token, depth)
+        if token[0].isalpha() or token[0] == "_":
+            raise ValueError(f"a formula knows q, k, d and {', '.join(SAFE)}; got {token[:30]!r}")
+        raise ValueError(f"the formula has {token!r} where a value is expected")
 
     def call(self, name: str, depth: int) -> Node:
         function = SAFE[name]
@@ -222,7 +222,7 @@ def _as_tensor(node: Node) -> str:
 
 
 def _joined(sign: str, left: Node, right: Node) -> Node:
-    """Two parts and the sign between them; a number beside a vector serves each of its entries."""
+    """Two parts and the operator between them; a number applies to each entry of a vector."""
     kind: Kind = "vector" if "vector" in (left.kind, right.kind) else "number"
 
     def lifted(node: Node, q: Tensor, k: Tensor) -> Tensor:

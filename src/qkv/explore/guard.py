@@ -1,4 +1,4 @@
-"""Who may ask: this machine's own page, and nobody by way of another site."""
+"""Protection against requests from other sites: only the explorer's own page may ask."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADERS = {
 
 
 class Guard:
-    """Looks at every request before the application does.
+    """Checks every request before the application handles it.
 
     - The Host must be loopback, unless the server was bound elsewhere: a site whose name suddenly
       points here (DNS rebinding) has another.

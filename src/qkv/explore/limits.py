@@ -1,4 +1,4 @@
-"""How much the explorer takes on: beyond these it says so, in one sentence."""
+"""Limits of the explorer; requests beyond them are rejected with one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heavy packages, loaded once the first page is on its way; the page shows how far it is."""
+"""Heavy packages, imported in the background after the first page; the page shows progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTS = [
 
 
 class Loading:
-    """Imports in a thread of their own. What fails is told by the room that needs it."""
+    """Imports in a background thread. Failures are reported by the room that needs the package."""
 
     def __init__(self) -> None:
         self._done: list[str] = []

@@ -18,7 +18,7 @@ _ROOMS: dict[Kind, str] = {"table": "table", "translator": "translate", "model":
 
 @dataclass(frozen=True)
 class Opened:
-    """Something of the user's own to look at."""
+    """The user's own table or model."""
 
     source: str  # a path or an address
     kind: Kind
@@ -26,7 +26,7 @@ class Opened:
 
     @property
     def name(self) -> str:
-        """What the page calls it; an address without what may be secret in it."""
+        """Its name on the page; an address without its credentials."""
         if self.source.startswith(_SERVERS):
             return self.table or "database"
         return Path(self.source).name
@@ -58,10 +58,10 @@ def open_what(source: str, table: str | None) -> Opened:
             f"{size / 2**30:.1f} GB"
         )
     try:
-        told = json.loads(config.read_text(encoding="utf-8"))
+        config_json = json.loads(config.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{config} is not JSON: {error}") from None
-    ours = isinstance(told, dict) and told.get("format") == "qkv.translate"
+    ours = isinstance(config_json, dict) and config_json.get("format") == "qkv.translate"
     return Opened(source, "translator" if ours else "model")
 
 

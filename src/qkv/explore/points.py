@@ -1,4 +1,4 @@
-"""The points of the pooling room: made up as on the slides, or dropped in, then edited by hand."""
+"""The points of the pooling room: synthetic as on the slides, or uploaded, then edited by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Made(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Two columns of a table that was dropped in."""
+    """Two columns of an uploaded table."""
 
     source: str
     x: str
@@ -36,7 +36,7 @@ class Columns(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Where points come from, and what was done to them by hand."""
+    """The source of the points, and their edits."""
 
     origin: Made | Columns
     edits: str
@@ -49,8 +49,8 @@ class Points(NamedTuple):
             x, y = fields.text("x", "", 200), fields.text("y", "", 200)
             return cls(Columns(source, x, y), edits)
         made = Made(
-            fields.whole("seed", 5, 0, 10**6),
-            fields.whole("count", 100, 1, limits.POINTS),
+            fields.integer("seed", 5, 0, 10**6),
+            fields.integer("count", 100, 1, limits.POINTS),
             fields.number("noise", 1.0, 0.0, 100.0),
         )
         return cls(made, edits)
@@ -63,10 +63,10 @@ class Points(NamedTuple):
         if isinstance(self.origin, Columns):
             table = desk.uploads.get(self.origin.source)
             x, y = (_numbers(table, name) for name in (self.origin.x, self.origin.y))
-            known = np.isfinite(x) & np.isfinite(y)
-            if not known.any():
+            is_finite = np.isfinite(x) & np.isfinite(y)
+            if not is_finite.any():
                 raise ValueError("no row has a number in both columns")
-            return x[known], y[known]
+            return x[is_finite], y[is_finite]
         seed, count, noise = self.origin
         random = np.random.default_rng(seed)
         x = np.sort(random.uniform(0, 4, count))
@@ -113,7 +113,7 @@ class Edit(NamedTuple):
 
 
 def _parsed(edits: str) -> list[Edit]:
-    found = []
+    numbers = []
     parts = edits.split(";") if edits else []
     if len(parts) > limits.EDITS:
         raise ValueError(f"at most {limits.EDITS} points are edited by hand; got {len(parts)}")
@@ -123,11 +123,11 @@ def _parsed(edits: str) -> list[Edit]:
             raise ValueError(f"edits must be such as a:1,2 or m:5,1,2 or d:5; got {part[:40]!r}")
         moved, x, y, deleted = match.groups()
         if deleted is not None:
-            found.append(Edit("d", int(deleted)))
+            numbers.append(Edit("d", int(deleted)))
             continue
         place = -1 if moved is None else int(moved)
-        found.append(Edit(part[0], place, _coordinate(x), _coordinate(y)))
-    return found
+        numbers.append(Edit(part[0], place, _coordinate(x), _coordinate(y)))
+    return numbers
 
 
 def _coordinate(text: str) -> float:

@@ -1,4 +1,4 @@
-"""From the command to a page in the browser, and to a clean end."""
+"""The server of the explorer: start, browser, shutdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def serve(
     browser: bool = True,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve the explorer until Ctrl-C; `say` is told its address."""
+    """Serve the explorer until Ctrl-C; `say` is called with its address."""
     token = None if host in LOOPBACK else secrets.token_urlsafe(16)
     listening = _bound(host, port)
     name = f"[{host}]" if ":" in host else host
@@ -41,22 +41,22 @@ def serve(
         limit_concurrency=512,
         timeout_graceful_shutdown=2,
     )
-    warnings.simplefilter("ignore")  # that nothing is in sight, say, the page tells itself
+    warnings.simplefilter("ignore")  # the page itself says that no example is within reach
     server = _Server(config, lambda: _announce(address, browser, say))
     with contextlib.suppress(KeyboardInterrupt):
         server.run([listening])
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it has begun to answer."""
+    """A server with a callback when it is ready."""
 
-    def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
         super().__init__(config)
-        self.begun = begun
+        self.on_start = on_start
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.begun()
+        self.on_start()
 
 
 def _announce(address: str, browser: bool, say: Callable[[str], None]) -> None:
@@ -66,17 +66,17 @@ def _announce(address: str, browser: bool, say: Callable[[str], None]) -> None:
 
 
 def _bound(host: str, port: int | None) -> socket.socket:
-    """A socket at this port; the usual one, or any, where none was asked for."""
+    """A socket at this port; without one, at the usual port or any other."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for wanted in [port] if port is not None else [PORT, 0]:
+    for candidate in [port] if port is not None else [PORT, 0]:
         # asyncio sends without delay only where the protocol is said, and 40 ms are felt.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((host, wanted))
+            listening.bind((host, candidate))
         except OSError as error:
             listening.close()
-            why = f"cannot listen at {host}:{wanted}: {error.strerror}"
+            why = f"cannot listen at {host}:{candidate}: {error.strerror}"
         else:
             return listening
     raise OSError(why)

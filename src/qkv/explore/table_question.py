@@ -1,4 +1,4 @@
-"""A question to a table: its keys and how they are compared, and the same in code."""
+"""A query to a table as the page states it, and the same in code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = list(dict.fromkeys(name for names in SIMILARITIES.values() for name in n
 
 
 class Key(NamedTuple):
-    """One key column: what is asked of it, and how it is compared."""
+    """One key column: its query, and how it is compared."""
 
     column: str
     typed: str  # the query as it was typed
@@ -51,12 +51,12 @@ class Key(NamedTuple):
 
     @property
     def width(self) -> float | None:
-        """The bandwidth, where there is one to be told."""
+        """The bandwidth, where it is given."""
         return self.bandwidth if self.similarity in (*_KERNELS, "fuzzy") else None
 
 
 class Question(NamedTuple):
-    """Everything the room can be asked, as the page states it."""
+    """All fields of a request to the room."""
 
     source: str
     keys: tuple[Key, ...]
@@ -101,26 +101,28 @@ class Question(NamedTuple):
         return qkv.Database(rows_of(self.source, desk), **named)
 
     def query(self, schema: pa.Schema) -> Any:
-        """What is asked, as the columns hold it: one key, or one of each column."""
-        found = [parsed(key.typed, schema.field(key.column).type, key.column) for key in self.keys]
-        return found[0] if len(found) == 1 else tuple(found)
+        """The query in the columns' types: one key, or one for each column."""
+        entries = [
+            parsed(key.typed, schema.field(key.column).type, key.column) for key in self.keys
+        ]
+        return entries[0] if len(entries) == 1 else tuple(entries)
 
     def options(self, schema: pa.Schema) -> dict[str, Any]:
-        """How it is asked, as :meth:`qkv.Database.query` takes it."""
+        """The options, as :meth:`qkv.Database.query` takes them."""
         one = len(self.keys) == 1
         widths = {key.column: key.width for key in self.keys if key.width is not None}
-        told: dict[str, Any] = {
+        options: dict[str, Any] = {
             "similarity": self.keys[0].similarity
             if one
             else {key.column: key.similarity for key in self.keys}
         }
         if widths:
-            told["bandwidth"] = self.keys[0].width if one else widths
+            options["bandwidth"] = self.keys[0].width if one else widths
         named = {"where": self.where, "by": self.by, "weight": self.weight}
-        told |= {name: text for name, text in named.items() if text}
+        options |= {name: text for name, text in named.items() if text}
         if self.decay[0]:
-            told["decay"] = self._decay(schema)
-        return told
+            options["decay"] = self._decay(schema)
+        return options
 
     def _decay(self, schema: pa.Schema) -> tuple[Any, ...]:
         column, life, as_of = self.decay
@@ -140,7 +142,7 @@ def as_python(question: Question, query: Any, options: dict[str, Any], desk: Des
     entries = [*(query if isinstance(query, tuple) else (query,)), *options.get("decay", ())]
     modules = dict.fromkeys(type(entry).__module__ for entry in entries)
     lines = [*(line for module in modules for line in imports.get(module, [])), "import qkv"]
-    told = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
     if question.source in SAMPLES:
         name = question.source.upper()
         lines += [f"from qkv.table.samples import {name}"]
@@ -155,7 +157,7 @@ def as_python(question: Question, query: Any, options: dict[str, Any], desk: Des
             *lines,
             "",
             f"database = qkv.Database({name}, {columns})",
-            f"answer = database.query({query!r}, {told})",
+            f"answer = database.query({query!r}, {arguments})",
             "print(answer)",
         ]
     )

@@ -1,4 +1,4 @@
-"""The guided tour: ten steps through the rooms that tell the source texts' story in order."""
+"""The guided tour: ten steps through the rooms, in the order of the source texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def _step(title: str, text: str, room: str, /, **state: object) -> dict[str, str
     return {"title": title, "text": text, "room": room, "state": urlencode(state)}
 
 
-_TOLD = [
+_STEPS = [
     _step(
         "A database",
         "Keys and values: ask for a name, and the row with exactly that name answers. "
@@ -19,8 +19,8 @@ _TOLD = [
     ),
     _step(
         "A soft question",
-        "No grade is quite the one you ask for? Let every row answer, as loudly as its key is near "
-        "(Eq. 2). The answer is a weighted mean, and says how sure it is.",
+        "No row has exactly the grade you ask for? Let every row answer, weighted by how near its "
+        "key is (Eq. 2). The answer is a weighted mean, with an interval.",
         "table", query="3.475", bandwidth="0.1",
     ),
     _step(
@@ -31,8 +31,8 @@ _TOLD = [
     ),
     _step(
         "Kernels",
-        "How fast does a voice fade with distance? Each kernel of Eq. 5 is one answer. The boxcar "
-        "hears everyone in a window alike, and its curve is all corners.",
+        "How fast do weights fall with distance? Each kernel of Eq. 5 is one answer. The boxcar "
+        "weights all points in a window equally, and its curve is a step function.",
         "pooling", kernel="boxcar", bandwidth="0.5", query="1.2",
     ),
     _step(
@@ -54,21 +54,21 @@ _TOLD = [
         "similarity", left="dot", right="scaled_dot", temperature="0.35",
     ),
     _step(
-        "Learned likeness, and masks",
-        "Additive attention lets a small network decide who is alike (Eq. 12). The mask says who "
-        "may be looked at: here only what came before.",
+        "Learned similarities, and masks",
+        "Additive attention learns the similarity with a small network (Eq. 12). The mask says "
+        "which keys a query may attend to: here only itself and earlier ones.",
         "similarity", left="additive", right="bilinear", mask="causal",
     ),
     _step(
         "Many heads",
-        "One similarity sees one thing. A transformer has many heads in many layers, each with "
-        "projections of its own: find the one that looks at the next word.",
+        "A single head captures a single relation. A transformer has many heads in many layers, "
+        "each with its own projections: find the one that attends to the next word.",
         "sentence", model="minilm", layer="0", head="2", row="8",
     ),
     _step(
-        "SentenceAttention back",
-        "Bahdanau's translator need not press a sentence into one vector: at every letter it looks "
-        "back at the source (Eq. 13), and the alignment shows where.",
+        "Translation",
+        "Bahdanau's translator need not compress a sentence into one vector: at every letter it "
+        "attends to the source (Eq. 13), and the alignment shows where.",
         "translate", text="Donnerstag, 14. März 2024", step="6",
     ),
 ]  # fmt: skip
@@ -80,5 +80,5 @@ STEPS = [
         "text": step["text"],
         "address": f"/{step['room']}?{step['state']}&tour={number}",
     }
-    for number, step in enumerate(_TOLD, start=1)
+    for number, step in enumerate(_STEPS, start=1)
 ]

@@ -1,6 +1,6 @@
-"""`python -m qkv.explore.training FOLDER`: train the date translator, telling a line a moment.
+"""`python -m qkv.explore.training FOLDER`: train the date translator, printing its progress.
 
-A process of its own, so that answers do not wait for training, and its end ends it.
+A separate process, so that requests do not wait for training, and that it can be killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVERY = 5
 
 
 class Teller:
-    """Writes how training goes to standard output, as lines of JSON."""
+    """Writes the progress of training to standard output, as lines of JSON."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
@@ -39,14 +39,14 @@ class Teller:
 
 
 def train(folder: Path, pairs: int, epochs: int) -> None:
-    sizes, spelling, recipe = DATES
+    sizes, tokenizer, recipe = DATES
     recipe = dataclasses.replace(recipe, epochs=epochs)
     with tempfile.TemporaryDirectory(prefix="qkv-explore-") as place:
         file = Path(place) / "dates.tsv"
         corpus = dates.pairs(pairs, seed=1)
         file.write_text("".join(f"{a}\t{b}\n" for a, b in corpus.pairs), encoding="utf-8")
         sources = Sources(pairs=str(file))
-        begin(folder, sources, sizes, spelling, recipe, Teller(epochs)).training.run()
+        begin(folder, sources, sizes, tokenizer, recipe, Teller(epochs)).training.run()
 
 
 def _tell(line: dict[str, Any]) -> None:
@@ -56,5 +56,5 @@ def _tell(line: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     if hasattr(os, "nice"):
-        os.nice(10)  # who plays meanwhile comes first
+        os.nice(10)  # requests have priority
     train(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,4 +1,4 @@
-"""Tables that were dropped in: read once, kept in memory, found again by what they hold."""
+"""Uploaded tables: parsed once, kept in memory, identified by their content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARQUET = b"PAR1"
 
 
 class Uploads:
-    """The last few tables, by a digest of their bytes; a link that names one finds it again."""
+    """The last few tables, by a digest of their bytes, which links refer to."""
 
     def __init__(self) -> None:
         self._tables: OrderedDict[str, pa.Table] = OrderedDict()
@@ -39,7 +39,7 @@ class Uploads:
     def get(self, name: str) -> pa.Table:
         with self._lock:
             if name not in self._tables:
-                raise ValueError("that table is no longer here: drop its file in again")
+                raise ValueError("that table is no longer here: upload its file again")
             self._tables.move_to_end(name)
             return self._tables[name]
 
@@ -59,8 +59,10 @@ def read(content: bytes, ticket: Ticket) -> pa.Table:
         except (Gone, MemoryError):
             raise
         except Exception as error:  # readers fail in ways of their own
-            said = str(error).partition("\n")[0].replace(f"{folder}/", "").replace(path.name, "it")
-            raise ValueError(f"the file cannot be taken: {said}") from error
+            reason = (
+                str(error).partition("\n")[0].replace(f"{folder}/", "").replace(path.name, "it")
+            )
+            raise ValueError(f"the file cannot be read: {reason}") from error
 
 
 def rows_of(path: Path, ticket: Ticket) -> pa.Table:

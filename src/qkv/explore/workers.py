@@ -1,4 +1,4 @@
-"""Work beside the event loop: few threads, a bounded queue, and nothing done for who has left."""
+"""Worker threads beside the event loop: a bounded queue, and cancellation if clients leave."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 
 class Busy(Exception):  # noqa: N818 - the client is told to wait
-    """More questions are under way than are taken."""
+    """The queue is full."""
 
 
 class TooLong(Exception):  # noqa: N818
-    """The time for an answer is over."""
+    """The time limit is exceeded."""
 
 
 class Gone(Exception):  # noqa: N818
-    """Nobody waits for the answer any more."""
+    """The client has left, so the work is cancelled."""
 
 
 class Ticket:
-    """Held by work under way, which asks now and then whether it is still wanted."""
+    """A cancellation token, which long work checks from time to time."""
 
     def __init__(self) -> None:
         self._void = threading.Event()
@@ -37,7 +37,7 @@ class Ticket:
         self._void.set()
 
     def check(self, *_: object) -> None:
-        """Raise if nobody waits any more; fits wherever progress is told."""
+        """Raise if cancelled; can serve as any progress callback."""
         if self._void.is_set():
             raise Gone
 
@@ -56,7 +56,7 @@ class Workers:
         self._under_way = 0
 
     async def run(self, request: Request, work: Callable[[Ticket], T]) -> T:
-        """What `work` gives, unless the client leaves or the time is over first."""
+        """The result of `work`, unless the client leaves or the time limit is exceeded."""
         if self._under_way >= self._most:
             raise Busy
         ticket = Ticket()

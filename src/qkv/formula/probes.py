@@ -186,6 +186,7 @@ def _mixing_step(formula: Formula, tokens: Any, moved: Any, which: int) -> str:
         session.close()
         runs.append(session.taken)
     count = tokens[which].shape[-2]
+    step: str
     for (step, before), (_, after) in zip(*runs, strict=True):
         for axis in (axis for axis, size in enumerate(before.shape) if size == count):
             others = (x.narrow(axis, 1, count - 1) for x in (before, after))

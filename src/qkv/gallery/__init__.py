@@ -1,11 +1,11 @@
 """The source material's examples, one file each. A file's docstring is its title and caption.
 
-`parts()` of a file yields what it found: see :mod:`qkv.gallery.parts`.
+`parts()` of a file yields its results: see :mod:`qkv.gallery.parts`.
 """
 
 from __future__ import annotations
 
-#: In the order of the telling.
+#: In the order of presentation.
 EXAMPLES = [
     "database",
     "gpa",

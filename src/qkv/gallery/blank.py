@@ -1,11 +1,11 @@
 """The blank in "the dog was ___", filled from context
 
 "When he saw his owner, the dog was ___, so he wagged his tail." The context is the query, twelve
-words are the keys. Two ways, both reported as they come out. Word vectors: the mean of saw, owner,
-dog, wagged and tail asks the words' vectors. MiniLM: the rest of the sentence asks "the dog was
-happy", "the dog was sad" and so on. Neither was trained to fill blanks, and it shows: word vectors
-prefer what stands beside dogs and tails anywhere, and MiniLM, which compares topics, finds a glad
-dog but hardly tells it from a sad one.
+words are the keys. Two ways, both reported unedited. Word vectors: the mean of saw, owner, dog,
+wagged and tail is the query, the words' vectors are the keys. MiniLM: the rest of the sentence is
+the query, "the dog was happy", "the dog was sad" and so on are the keys. Neither was trained to
+fill blanks, and it shows: word vectors prefer words that often occur near dogs and tails, and
+MiniLM, which compares topics, finds a glad dog but hardly distinguishes it from a sad one.
 """
 
 from __future__ import annotations

@@ -49,10 +49,10 @@ def summary(console: Console, all_shown: Sequence[Shown]) -> None:
     table.add_column(style="cyan", no_wrap=True, min_width=longest)
     table.add_column(overflow="ellipsis", no_wrap=True)
     for shown in all_shown:
-        told = RichText(shown.result)
+        result = RichText(shown.result)
         if shown.skipped:
-            told = RichText(f"skipped: {shown.skipped}", style="yellow")
-        table.add_row(shown.name, told)
+            result = RichText(f"skipped: {shown.skipped}", style="yellow")
+        table.add_row(shown.name, result)
     console.print(table, width=min(console.width, _WIDEST))
 
 

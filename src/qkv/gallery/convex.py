@@ -1,9 +1,8 @@
 """Attention pooling is a convex combination
 
-Weights are not negative and sum to 1, so an answer never leaves the hull of the values: it is
-their centre of mass. The query stands among the keys; the nearer a key, the more its value pulls.
-With a narrow bandwidth the answer sits on one value, with a wide one it comes to rest at their
-mean.
+Weights are not negative and sum to 1, so an answer never leaves the convex hull of the values: it
+is their centre of mass. The nearer a key is to the query, the larger the weight of its value. With
+a narrow bandwidth the answer is close to one value, with a wide one to their mean.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def parts() -> Iterator[Part]:
     )
     rows = []
     for bandwidth in BANDWIDTHS:
-        *_, found, pooled = pool(bandwidth)
-        share = "  ".join(f"{weight:.2f}" for weight in found)
+        *_, shares, pooled = pool(bandwidth)
+        share = "  ".join(f"{weight:.2f}" for weight in shares)
         rows.append([f"{bandwidth:g}", share, f"({pooled[0]:.2f}, {pooled[1]:.2f})"])
     rows.append(["∞", "  ".join(["0.20"] * 5), "({:.2f}, {:.2f})".format(*value.mean(0))])
     yield Table(["bandwidth", "weights of the five keys", "answer"], rows)

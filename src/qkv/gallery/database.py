@@ -1,10 +1,10 @@
 """The key-value database: a look-up that is hard, and one that forgives
 
-A database pairs keys with values: a student's name with a major. Asked for a key it knows, it
+A database pairs keys with values: a student's name with a major. For a key that exists, it
 returns that key's value and ignores all others: the similarity is 1 where query and key are equal
 and 0 elsewhere, so the row of weights is one-hot. A name that is not there attends to nothing, and
-the answer is empty; a similarity that forgives misspellings finds it softly. To ask by major, keys
-and values must be swapped. The students are made up.
+the answer is empty; a similarity that tolerates misspellings finds it softly. To query by major,
+keys and values must be swapped. The students are synthetic.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def parts() -> Iterator[Part]:
     yield Result(
         f"John Doe: {hit.value}. Jon Doe: {miss.value or 'nothing'}; forgiving: {soft.value}"
     )
-    asked = ["a key that is there", "a key that is not", "the same, fuzzy", "swapped: by major"]
+    labels = ["a key that is there", "a key that is not", "the same, fuzzy", "swapped: by major"]
     yield Table(
         ["asked", "query", "answer", "heaviest rows, with their weights"],
         [
             [
-                how,
+                label,
                 *map(str, answer.query.values()),
                 str(answer.value or "nothing found"),
                 _rows(answer),
             ]
-            for how, answer in zip(asked, answers, strict=True)
+            for label, answer in zip(labels, answers, strict=True)
         ],
     )
     yield Figure(_draw(hit, soft), "Weights over the names nearest to the query: one-hot, and soft")

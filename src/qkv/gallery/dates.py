@@ -1,9 +1,10 @@
 """The Bahdanau translator: dates of fifteen languages to ISO dates
 
-A small recurrent network reads a date character by character and writes it anew, looking back at
-every step (Eq. 13). The alignments show what each character it wrote looked at: year, month and day
-find their sources in whatever order the language has them. Days it is tested on were never seen
-in any language. It is trained for seconds here; `qkv translate train --demo dates` trains longer.
+A small recurrent network reads a date character by character and writes it as an ISO date, with
+attention to the source at every step (Eq. 13). The alignments show which characters each output
+attends to: year, month and day find their sources in whatever order the language has them. Days in
+the test set do not occur in training, in any language. It is trained for seconds here;
+`qkv translate train --demo dates` trains longer.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ DRAWN = SHOWN[:2]
 
 
 def parts() -> Iterator[Part]:
-    sizes, spelling, recipe = DATES
+    sizes, tokenizer, recipe = DATES
     yield Step(f"writing {PAIRS:,} dates in fifteen languages")
     corpus = dates.pairs(PAIRS, seed=3)
     yield Step("training the translator")
     recipe = dataclasses.replace(recipe, epochs=EPOCHS)
-    interpreter, curve = trained(corpus.pairs, sizes, spelling, recipe)
+    interpreter, curve = trained(corpus.pairs, sizes, tokenizer, recipe)
     yield Step("translating dates it never saw")
     tested = dates.pairs(TESTED, seed=4, held_out=True).pairs
-    found = interpreter.best([pair.source for pair in tested], Search(beam=1))
-    right = sum(text == pair.target for text, pair in zip(found, tested, strict=True))
+    translations = interpreter.best([pair.source for pair in tested], Search(beam=1))
+    right = sum(text == pair.target for text, pair in zip(translations, tested, strict=True))
     yield Result(f"{right} of {TESTED} held-out dates without a mistake, {PAIRS:,} pairs, "
                  f"{EPOCHS} epochs")  # fmt: skip
     best = [each[0] for each in interpreter.translate(SHOWN)]

@@ -1,6 +1,6 @@
 """From Euclidean distance to the dot product
 
-The distance between a query and a key falls apart into two norms and a dot product: −‖q − k‖² =
+The distance between a query and a key consists of two norms and a dot product: −‖q − k‖² =
 −‖q‖² − ‖k‖² + 2qᵀk (Eq. 6; the slides print its first sign wrong). ‖q‖² is the same for every key
 and drops out of softmax; if all keys have the same norm, so does ‖k‖², and only 2qᵀk is left (Eq.
 7). Scaled by 1/√D that is Eq. 8. With keys of different norms the two disagree, as the last column

@@ -1,9 +1,9 @@
 """The dog sentence: each word takes its turn as the query
 
-"When he saw his owner, the dog was happy, so he wagged his tail". Who guesses the word "happy"
+"When he saw his owner, the dog was happy, so he wagged his tail". To guess the word "happy", one
 looks at the owner, the dog, the wagging and the tail. With word vectors, which are the same in
-every sentence, a word mostly finds itself and what is generally like it. A trained head of MiniLM
-has read the sentence: there, "happy" looks at the tail, the wagging and the dog.
+every sentence, a word mostly attends to itself and to words of similar meaning. In a trained head
+of MiniLM, where states depend on the sentence, "happy" attends to tail, wagging and dog.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ def by_length(lengths: Sequence[int], times: dict[str, list[float]], colours: Se
     """A figure of seconds for each way and length, both axes logarithmic."""
     figure = plot.canvas.new(5.2, 2.5)
     axes = plot.canvas.tidy(figure.subplots())
-    for (name, found), colour in zip(times.items(), colours, strict=True):
-        milliseconds = [1e3 * each for each in found]
+    for (name, seconds), colour in zip(times.items(), colours, strict=True):
+        milliseconds = [1e3 * each for each in seconds]
         axes.plot(lengths, milliseconds, "o-", color=colour, ms=4, lw=1.8)
         axes.annotate(name, (lengths[-1], milliseconds[-1]), (-6, 8), textcoords="offset points",
                       ha="right", color=colour, fontsize=10)  # fmt: skip

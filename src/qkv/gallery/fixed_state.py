@@ -1,8 +1,8 @@
 """Why attention is needed: one state is too small
 
-Two translators learn to reverse strings, from the same pairs and for as long. One hands its
-decoder the encoder's last state, all there was before attention; the other lets it look back at
-every state (Eq. 13). The fixed state has room for short strings only.
+Two translators learn to reverse strings, from the same pairs and for the same time. One passes the
+encoder's last state to its decoder, as all models did before attention; the other lets it attend to
+every state (Eq. 13). The fixed state is large enough for short strings only.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def _text(draw: random.Random, shortest: int, longest: int) -> str:
 
 
 def _share(speaker: Interpreter, texts: list[str]) -> float:
-    found = speaker.best(texts, Search(beam=1, max_length=LONGEST + 2))
-    return sum(a == b[::-1] for a, b in zip(found, texts, strict=True)) / len(texts)
+    spoken = speaker.best(texts, Search(beam=1, max_length=LONGEST + 2))
+    return sum(a == b[::-1] for a, b in zip(spoken, texts, strict=True)) / len(texts)
 
 
 def _draw(names: list[str], shares: list[list[float]]) -> Any:

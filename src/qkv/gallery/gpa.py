@@ -1,9 +1,9 @@
 """A soft look-up: what does an engineer with a GPA of 3.5 start with?
 
-A hard look-up knows only those who have exactly 3.5. A soft one weights every salary in the table
+A hard look-up finds only those who have exactly 3.5. A soft one weights every salary in the table
 by how near its GPA is: those from 3.4 to 3.6 count most, those at 3.0 and 4.0 hardly at all. The
-bandwidth says how far to look; where nobody says it, the one with the lowest leave-one-out error
-is taken. The salaries are made up.
+bandwidth is the width of the kernel; by default, the one with the lowest leave-one-out error is
+used. The salaries are synthetic.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def parts() -> Iterator[Part]:
     )
     yield Figure(figure, "Salaries by GPA, darker the more they weigh; the weights below")
     rows = []
-    for name, how in SIMILARITIES.items():
-        found = salaries.query(ASKED, **how, top=400)
+    for name, options in SIMILARITIES.items():
+        answer = salaries.query(ASKED, **options, top=400)
         rows.append(
             [
-                name, _over_keys(found), f"{found.value:,.0f}", f"{found.std:,.0f}",
-                f"{found.effective_rows:.1f}",
+                name, _over_keys(answer), f"{answer.value:,.0f}", f"{answer.std:,.0f}",
+                f"{answer.effective_rows:.1f}",
             ]
         )  # fmt: skip
     yield Table(["similarity", "GPA 2.0 … 4.0", "salary", "±", "rows"], rows,

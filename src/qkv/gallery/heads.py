@@ -2,7 +2,7 @@
 
 The twelve heads of a layer of MiniLM read the same sentence at the same time. Where "happy" looks
 most differs from head to head: some look at the tail, some at the owner, some at the word itself.
-Entropy, in bits, says over how many words a head spreads; distance, in words, how far it looks.
+Entropy, in bits, measures over how many words a head spreads; distance, in words, how far it looks.
 """
 
 from __future__ import annotations

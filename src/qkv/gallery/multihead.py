@@ -1,9 +1,9 @@
 """The multi-head layer
 
-Several heads ask the same words, each in a projection of its own; their answers are put side by
-side and combined by one more matrix (Eq. 14). Untrained heads already look at different words. The
-layer loads the weights of PyTorch's own and gives the same answer. With another similarity it is
-the same layer with another idea of "alike", so its answer is another one.
+Several heads attend to the same words, each in a projection of its own; their answers are
+concatenated and combined by one more matrix (Eq. 14). Untrained heads already look at different
+words. The layer loads the weights of PyTorch's own and gives the same answer. With another
+similarity the layer has the same structure and another answer.
 """
 
 from __future__ import annotations

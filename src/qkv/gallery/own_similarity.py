@@ -1,7 +1,7 @@
 """Your own similarity, compiled
 
-A similarity is a function of queries and keys, written in plain torch. qkv traces it once, tells
-which axis is which, differentiates it and compiles it to a kernel that never holds the queries ×
+A similarity is a function of queries and keys, written in plain torch. qkv traces it once,
+identifies the axes, differentiates it and compiles it to a kernel that never holds the queries ×
 keys matrix. Here it is the negative city-block distance. Eager is the same formula in torch, which
 builds a block of queries × keys × features. Times are of this machine, the best of three, forwards
 and backwards, once the kernel is compiled.
@@ -59,8 +59,8 @@ def parts() -> Iterator[Part]:
             times[name].append(_timed(way, x))
         eager, compiled = times["eager"][-1], times["compiled"][-1]
         block = f"{4 * size * size * D / 1e6:,.0f} MB"
-        taken = [f"{1e3 * seconds:.1f} ms" for seconds in (eager, compiled)]
-        rows.append([f"{size:,}", *taken, f"{eager / compiled:.1f}×", block])
+        milliseconds = [f"{1e3 * seconds:.1f} ms" for seconds in (eager, compiled)]
+        rows.append([f"{size:,}", *milliseconds, f"{eager / compiled:.1f}×", block])
     with torch.no_grad():
         y = x.detach().double()
         apart = (_compiled(y) - _eager(y)).abs().max().item()
@@ -86,10 +86,10 @@ def _compiled(x: Tensor) -> Tensor:
 
 
 def _timed(way: Callable[[Tensor], Tensor], x: Tensor, repeats: int = 3) -> float:
-    found = []
+    seconds = []
     for _ in range(repeats):
         x.grad = None
         start = time.perf_counter()
         way(x).sum().backward()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

@@ -1,4 +1,4 @@
-"""All examples as one HTML page that needs nothing else: no network, no server."""
+"""All examples as one self-contained HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an example yields. The terminal, the page and the documentation render the same parts."""
+"""The parts of an example, which terminal, page and documentation render."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """What takes a while and comes next: told beside the progress bar, and kept nowhere."""
+    """The next step that takes a while: shown beside the progress bar, and not stored."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""Nadaraya-Watson regression: the answer is a mean of what is near
+"""Nadaraya-Watson regression: the answer is a weighted mean of nearby samples
 
 100 samples of y = 2 sin x + x + noise, x uniform between 0 and 4. The query is x, the keys are the
 samples' x and the values their y. Each kernel of Eq. 5 has bandwidth 1, as printed; beneath it,

@@ -1,4 +1,4 @@
-"""Running examples one after the other, and what came of each."""
+"""Run examples one after the other, and collect their results."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Shown:
 
 
 def run(name: str, tell: Callable[[str], None] = lambda _: None) -> Shown:
-    """Run one example; `tell` hears of each step that takes a while.
+    """Run one example; `tell` is called for each step that takes a while.
 
-    A missing package skips the example and is its reason: the others need not wait for it.
+    A missing package skips the example and is recorded as the reason.
     """
     start, parts = time.perf_counter(), []
     example = None
@@ -63,30 +63,30 @@ def run(name: str, tell: Callable[[str], None] = lambda _: None) -> Shown:
 
 
 def run_all(names: Sequence[str], tell: Callable[[int, str], None]) -> list[Shown]:
-    """Run examples; `tell` hears how many are done, and what is under way."""
-    found: dict[str, Shown] = {}
+    """Run examples; `tell` is called with how many are done, and the current step."""
+    shown_by_name: dict[str, Shown] = {}
 
     def take(name: str) -> None:
-        tell(len(found), name)
-        found[name] = run(name, lambda step: tell(len(found), f"{name}: {step}"))
+        tell(len(shown_by_name), name)
+        shown_by_name[name] = run(name, lambda step: tell(len(shown_by_name), f"{name}: {step}"))
 
     for name in names:
         if name in _TIMED:
             take(name)
-    rest = [name for name in names if name not in found]
-    with _beside(_LONGEST if len(rest) > 1 and _LONGEST in rest else None) as ready:
+    rest = [name for name in names if name not in shown_by_name]
+    with _in_background(_LONGEST if len(rest) > 1 and _LONGEST in rest else None) as ready:
         for name in rest:
             if name != _LONGEST or ready is None:
                 take(name)
         if ready is not None:
-            tell(len(found), f"{_LONGEST}: training the translator")
-            found[_LONGEST] = ready()
-    return [found[name] for name in names]
+            tell(len(shown_by_name), f"{_LONGEST}: training the translator")
+            shown_by_name[_LONGEST] = ready()
+    return [shown_by_name[name] for name in names]
 
 
 @contextlib.contextmanager
-def _beside(name: str | None) -> Iterator[Callable[[], Shown] | None]:
-    """An example under way in a process of its own; what is yielded waits for it."""
+def _in_background(name: str | None) -> Iterator[Callable[[], Shown] | None]:
+    """Run an example in another process; the yielded function waits for its result."""
     if name is None:
         yield None
         return
@@ -96,11 +96,11 @@ def _beside(name: str | None) -> Iterator[Callable[[], Shown] | None]:
         yield pool.submit(run, name).result
 
 
-def check(names: Sequence[str], known: Sequence[str]) -> None:
+def check(names: Sequence[str], examples: Sequence[str]) -> None:
     """Raise where an example is not known, before anything heavy is imported."""
     for name in names:
-        if name not in known:
-            raise ValueError(f"an example must be one of {', '.join(known)}; got {name!r}")
+        if name not in examples:
+            raise ValueError(f"an example must be one of {', '.join(examples)}; got {name!r}")
 
 
 def _words(example: object) -> tuple[str, str, str]:

@@ -66,12 +66,12 @@ def _draw(plain: list[tuple[float, float]], scaled: list[tuple[float, float]]) -
         figure.subplots(1, 2), (1, 0), ("entropy of the weights, bits", "variance of the scores"),
         strict=True,
     ):  # fmt: skip
-        for found, colour, label in (
+        for seconds, colour, label in (
             (plain, palette.QUERY, "qᵀk"),
             (scaled, palette.ANSWER, "qᵀk/√d"),
         ):
-            axes.plot(DIMENSIONS, [each[column] for each in found], "o-", color=colour, label=label,
-                      ms=4, lw=1.8)  # fmt: skip
+            values = [each[column] for each in seconds]
+            axes.plot(DIMENSIONS, values, "o-", color=colour, label=label, ms=4, lw=1.8)
         axes.set_xscale("log", base=2)
         axes.set_xticks(DIMENSIONS, map(str, DIMENSIONS))
         plot.canvas.tidy(axes).set_title(name, fontsize=10, color=palette.MUTED)

@@ -1,10 +1,10 @@
 """Every similarity on the same tokens
 
-The same 1,000 tokens ask each other under every similarity, the learned ones as they are before
-training. What one token attends to is shown by its heaviest weight and by how many tokens share its
-attention (e to the entropy of its weights); the plan says which operator answered, the time what
-that took here, the best of five, once its kernel was loaded. Only
-`dense` holds the 1,000 × 1,000 matrix, where it is small enough to be the quickest.
+Self-attention of the same 1,000 tokens under every similarity, the learned ones untrained. The
+attention of one token is described by its largest weight and by the effective number of tokens it
+attends to (e to the entropy of its weights); the plan names the operator, the time is the best of
+five on this machine, once its kernel was loaded. Only `dense` holds the 1,000 × 1,000 matrix, where
+it is small enough to be the fastest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sparse attention: cost against length
 
 A window lets each token see 64 neighbours to either side, so the work grows with the length, not
-with its square. The plan finds the window's band and computes nothing outside of it: no key is
-looked at only to be masked. Both take the same mask objects, and the answers within the band are
-exact. Times are of this machine, the best of three.
+with its square. The operator computes nothing outside of the window's band: no score is computed
+only to be masked. Both take the same mask objects, and the answers within the band are exact. Times
+are of this machine, the best of three.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def parts() -> Iterator[Part]:
         for name, mask in masks.items():
             times[name].append(_best(x, mask))
         ratio = times["all keys"][-1] / times["window"][-1]
-        seen = sum(min(length, place + SIDE + 1) - max(0, place - SIDE) for place in range(length))
-        taken = [f"{1e3 * times[name][-1]:.1f} ms" for name in masks]
-        rows.append([f"{length:,}", f"{seen / length**2:.1%}", *taken, f"{ratio:.1f}×"])
+        pairs = sum(min(length, place + SIDE + 1) - max(0, place - SIDE) for place in range(length))
+        milliseconds = [f"{1e3 * times[name][-1]:.1f} ms" for name in masks]
+        rows.append([f"{length:,}", f"{pairs / length**2:.1%}", *milliseconds, f"{ratio:.1f}×"])
     plan = qkv.explain(x, x, x, mask=masks["window"])
     yield Result(
         f"{LENGTHS[-1]:,} tokens: a window of {SIDE} to either side takes {rows[-1][3]}, "
@@ -63,9 +63,9 @@ def parts() -> Iterator[Part]:
 
 
 def _best(x: torch.Tensor, mask: Any) -> float:
-    found = []
+    seconds = []
     for _ in range(3):
         start = time.perf_counter()
         qkv.attend(x, x, x, mask=mask)
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

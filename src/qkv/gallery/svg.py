@@ -1,4 +1,4 @@
-"""A figure as SVG that stands inside a page and follows its light and dark."""
+"""A figure as inline SVG that follows the page's light and dark theme."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "qkv"}
 
 
 def as_svg(figure: Figure, name: str) -> str:
-    """The drawing with ids of its own, so that several can share a page."""
+    """The drawing with unique ids, so that several can share a page."""
     written = io.StringIO()
     with require("matplotlib", "plot").rc_context(_SETTINGS):
         figure.drawing.savefig(written, format="svg", metadata={"Date": None}, transparent=True)

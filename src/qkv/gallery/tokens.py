@@ -1,4 +1,4 @@
-"""A mask says who may look at whom
+"""A mask says which keys each query may attend to
 
 Each token takes its turn as the query; every row says how much it attends to each of the others
 and to itself, and sums to 1. First all tokens see all; then each looks back only, as in a language

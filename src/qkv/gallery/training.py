@@ -17,7 +17,7 @@ from qkv.translate.training.train import Epoch, TrainingState
 
 @dataclass
 class Curve:
-    """The loss of each step; a watcher of the training."""
+    """The loss of each step; a callback of the training."""
 
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -36,16 +36,16 @@ class Curve:
 def trained(
     pairs: Iterable[tuple[str, str]],
     sizes: RNNConfig,
-    spelling: TokenizerConfig,
+    tokenizer: TokenizerConfig,
     recipe: TrainingConfig,
 ) -> tuple[Interpreter, Curve]:
-    """A translator that learned these pairs, kept in no file."""
+    """A translator trained on these pairs, which is not saved."""
     curve = Curve()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pairs.tsv"
         file.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
         sources = Sources(pairs=str(file))
-        session = begin(Path(folder) / "model", sources, sizes, spelling, recipe, curve)
+        session = begin(Path(folder) / "model", sources, sizes, tokenizer, recipe, curve)
         with _one_thread():
             session.training.run()
     return session.training.interpreter, curve
@@ -53,7 +53,7 @@ def trained(
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Models this small wait for threads longer than they compute."""
+    """One thread: models this small would wait for threads longer than they compute."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

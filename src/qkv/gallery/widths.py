@@ -1,4 +1,4 @@
-"""Gaussian widths: how far to look
+"""Gaussian widths: choosing the bandwidth
 
 The same samples under Gaussians of several widths. Narrow ones follow the noise, wide ones flatten
 the curve. Two ways find one in between: leave-one-out predicts each sample from all others and
@@ -27,7 +27,7 @@ def learn() -> Any:
 
     x, y = (torch.from_numpy(each)[:, None] for each in samples())
     gaussian = qkv.Gaussian(bandwidth=1.0, learnable=True)
-    others = ~torch.eye(len(x), dtype=torch.bool)  # no sample may look at itself
+    others = ~torch.eye(len(x), dtype=torch.bool)  # leave each sample itself out
     optimizer = torch.optim.Adam(gaussian.parameters(), lr=0.1)
     for _ in range(90):
         loss = (qkv.attend(x, x, y, similarity=gaussian, mask=others) - y).square().mean()

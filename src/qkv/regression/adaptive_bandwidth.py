@@ -1,4 +1,4 @@
-"""Adaptive widths: each query looks as far as its k nearest keys."""
+"""Adaptive bandwidths: each query's reaches as far as its k nearest keys."""
 
 from __future__ import annotations
 
@@ -25,35 +25,39 @@ class Nearest:
             raise ValueError(f"k must be a whole number of at least 1; got {self.k!r}")
 
 
-def widths(examples: TrainingData, width: Width, query: Array, own: Places | None = None) -> Array:
-    """How far each query must look, (n,), in units of `width.bandwidth`.
+def widths(
+    examples: TrainingData, width: Width, query: Array, self_index: Places | None = None
+) -> Array:
+    """The bandwidth of each query, (n,), in units of `width.bandwidth`.
 
-    `own` (n,) says which key each query is itself: nobody is a neighbour of itself.
+    `self_index` (n,) is the key that each query itself is: it does not count as a neighbour.
     """
     assert width.neighbors is not None
     key, copies = examples.keys.number / width.bandwidth, examples.copies
     # A row of several copies is as many neighbours.
-    itself = np.zeros(len(query)) if own is None else np.minimum(copies[own], 1.0)
-    wanted = width.neighbors + 1 + itself
-    asked = len(key) if copies.min() < 1 else min(width.neighbors + 2, len(key))
-    tree, found = KDTree(key), np.empty(len(query))
-    step = max(1, TILE_BYTES // (8 * asked))
+    itself = np.zeros(len(query)) if self_index is None else np.minimum(copies[self_index], 1.0)
+    needed = width.neighbors + 1 + itself
+    candidates = len(key) if copies.min() < 1 else min(width.neighbors + 2, len(key))
+    tree, distances = KDTree(key), np.empty(len(query))
+    step = max(1, TILE_BYTES // (8 * candidates))
     for start in range(0, len(query), step):
         rows = slice(start, start + step)
-        distance, place = tree.query(query[rows] / width.bandwidth, k=range(1, asked + 1))
-        reached = np.cumsum(copies[place], axis=1) >= wanted[rows, None] * (1 - 1e-12)
-        found[rows] = np.take_along_axis(distance, reached.argmax(axis=1)[:, None], axis=1)[:, 0]
+        distance, place = tree.query(query[rows] / width.bandwidth, k=range(1, candidates + 1))
+        reached = np.cumsum(copies[place], axis=1) >= needed[rows, None] * (1 - 1e-12)
+        distances[rows] = np.take_along_axis(distance, reached.argmax(axis=1)[:, None], axis=1)[
+            :, 0
+        ]
         # There is no key beyond all keys.
-        found[rows] = np.where(reached[:, -1], found[rows], distance[:, -1] * 1.001)
-    # Those at that very distance are beyond, whatever rounding does to it.
-    found *= 1 - 1e-9
-    # Duplicates all around: look at them alone.
+        distances[rows] = np.where(reached[:, -1], distances[rows], distance[:, -1] * 1.001)
+    # Keys at exactly that distance are outside, whatever rounding does to it.
+    distances *= 1 - 1e-9
+    # Where all neighbours are duplicates of the query, they alone count.
     smallest = np.finfo(np.float64).tiny ** 0.25
-    return np.maximum(found, smallest)
+    return np.maximum(distances, smallest)
 
 
 def with_widths(
-    examples: TrainingData, width: Width, query: Array, own: Places | None = None
+    examples: TrainingData, width: Width, query: Array, self_index: Places | None = None
 ) -> Array:
     """Queries as :class:`~qkv.similarity.adaptive.Adaptive` takes them."""
-    return np.column_stack([query, widths(examples, width, query, own)])
+    return np.column_stack([query, widths(examples, width, query, self_index)])

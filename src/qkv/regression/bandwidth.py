@@ -1,4 +1,4 @@
-"""How wide to look: rules of thumb, and criteria by which the examples decide.
+"""The choice of a bandwidth: rules of thumb, and criteria that are minimised over the examples.
 
 The search itself is that of :mod:`qkv.bandwidth`, over log h: no bandwidth is ever 0 or negative.
 """
@@ -44,18 +44,18 @@ class ChosenBandwidth:
 
 
 class Facts(NamedTuple):
-    """What rules of thumb need, and whether a search can tell one width from another."""
+    """What rules of thumb need, and whether a search can determine the width."""
 
     rows: float  # observations: copies of rows, or as many as uneven weights amount to
     unit: Array  # (d,): the standard deviation of each column; 1 where it is constant
     variance: float  # of the targets, the mean over their columns
-    undecidable: str | None  # why no search can tell
+    undecidable: str | None  # why no search can determine it
 
     @classmethod
     def of(cls, examples: TrainingData) -> Facts:
         square = (examples.target - examples.mean) ** 2
         variance = float(np.average(square, axis=0, weights=examples.weight).mean())
-        return cls(_count(examples), scales(examples), variance, _undecidable(examples))
+        return cls(_count(examples), scales(examples), variance, _undecidable_reason(examples))
 
     @property
     def most_neighbors(self) -> int:
@@ -63,7 +63,7 @@ class Facts(NamedTuple):
 
 
 class Judge(Protocol):
-    """Who says where to look, and how well a width does."""
+    """Says which widths to search, and evaluates the error of a width."""
 
     def axes(self, start: Width, criterion: str) -> list[Axis]: ...
 
@@ -73,61 +73,63 @@ class Judge(Protocol):
 def find(
     examples: TrainingData,
     kernel: Kernel,
-    wanted: Any,
+    requested: Any,
     degree: int,
     smoothing: Array | None,
     verbose: bool,
 ) -> ChosenBandwidth:
-    """The width that `wanted` asks for: a number, one for each column, a rule or a criterion.
+    """The requested width: a number, one for each column, or by a rule or a criterion.
 
-    `smoothing` is that of each categorical column, if it was set and is not to be searched for.
+    `smoothing` is that of each categorical column, if it is set and not to be searched for.
     """
     d = examples.keys.number.shape[1]
     unsmoothed = _default_smoothing(examples) if smoothing is None else smoothing
-    if not isinstance(wanted, (str, Nearest)):
-        nothing = np.zeros((0, d + len(unsmoothed) + 1))
-        return ChosenBandwidth(Width(checked(wanted, d), unsmoothed), nothing)
-    judge = _Here(examples, kernel, degree, smoothing is not None)
-    return choose(Facts.of(examples), kernel, wanted, unsmoothed, judge, verbose)
+    if not isinstance(requested, (str, Nearest)):
+        no_curve = np.zeros((0, d + len(unsmoothed) + 1))
+        return ChosenBandwidth(Width(checked(requested, d), unsmoothed), no_curve)
+    judge = _LocalJudge(examples, kernel, degree, smoothing is not None)
+    return choose(Facts.of(examples), kernel, requested, unsmoothed, judge, verbose)
 
 
 def choose(
-    facts: Facts, kernel: Kernel, wanted: str | Nearest, smoothing: Array, judge: Judge,
+    facts: Facts, kernel: Kernel, requested: str | Nearest, smoothing: Array, judge: Judge,
     verbose: bool,
 ) -> ChosenBandwidth:  # fmt: skip
-    """The width by a rule, by a number of neighbours, or by a criterion of which `judge` tells."""
-    none = np.zeros((0, len(facts.unit) + len(smoothing) + 1))
+    """The width by a rule, by a number of neighbours, or by a criterion that `judge` evaluates."""
+    no_curve = np.zeros((0, len(facts.unit) + len(smoothing) + 1))
     start = Width(facts.unit, smoothing)
-    if isinstance(wanted, Nearest):
-        return ChosenBandwidth(start._replace(neighbors=min(wanted.k, facts.most_neighbors)), none)
-    if wanted in RULES:
-        return ChosenBandwidth(start._replace(bandwidth=rule(facts, kernel, wanted)), none)
-    if wanted not in (*CRITERIA, "knn"):
+    if isinstance(requested, Nearest):
+        return ChosenBandwidth(
+            start._replace(neighbors=min(requested.k, facts.most_neighbors)), no_curve
+        )
+    if requested in RULES:
+        return ChosenBandwidth(start._replace(bandwidth=rule(facts, kernel, requested)), no_curve)
+    if requested not in (*CRITERIA, "knn"):
         raise ValueError(
             f"bandwidth must be a positive number, one for each column, qkv.regression.Nearest(k), "
-            f"or one of {', '.join((*CRITERIA, *RULES))}, knn; got {wanted!r}"
+            f"or one of {', '.join((*CRITERIA, *RULES))}, knn; got {requested!r}"
         )
-    if wanted == "knn":
+    if requested == "knn":
         start = start._replace(neighbors=max(1, round(facts.most_neighbors**0.5)))
     if facts.undecidable is not None:
-        return ChosenBandwidth(_stand_in(facts.undecidable, facts, kernel, start), none)
+        return ChosenBandwidth(_stand_in(facts.undecidable, facts, kernel, start), no_curve)
     with SearchProgress(verbose) as progress:
-        criterion = "loo" if wanted == "knn" else wanted
+        criterion = "loo" if requested == "knn" else requested
         trials = _Trials(judge, criterion, start, facts.variance, progress)
         axes = judge.axes(start, criterion)
         progress.expect(sum(30 + 10 * (len(axes) > 1) for _ in axes))
         best = search(trials.score, axes, trials.together, affordable_grid(facts.rows))
     curve = np.array(trials.rows)
     if not math.isfinite(best.score):
-        reason = f"{facts.rows:g} are too few for bandwidth={wanted!r}"
+        reason = f"{facts.rows:g} are too few for bandwidth={requested!r}"
         return ChosenBandwidth(_stand_in(reason, facts, kernel, start), curve)
     if np.ptp([score for score in trials.scores if math.isfinite(score)]) < 1e-9:
         reason = "every bandwidth does equally well"
         return ChosenBandwidth(_stand_in(reason, facts, kernel, start), curve)
-    found = trials.width(best.point)
-    if wanted != "knn":
-        _tell_of_ends(best, found.bandwidth)
-    return ChosenBandwidth(found, curve)
+    width = trials.width(best.point)
+    if requested != "knn":
+        _warn_of_ends(best, width.bandwidth)
+    return ChosenBandwidth(width, curve)
 
 
 def scales(examples: TrainingData) -> Array:
@@ -137,7 +139,7 @@ def scales(examples: TrainingData) -> Array:
 
 
 def rule(facts: Facts, kernel: Kernel, name: str) -> Array:
-    """Scott's or Silverman's rule, for kernels that look as wide as the Gaussian of that width."""
+    """Scott's or Silverman's rule, for kernels as wide as the Gaussian of that bandwidth."""
     d = len(facts.unit)
     factor = facts.rows ** (-1 / (d + 4))
     if name == "silverman":
@@ -150,8 +152,8 @@ def _count(examples: TrainingData) -> float:
     return float(max(copies.sum(), copies.sum() ** 2 / (copies**2).sum()))
 
 
-def checked(wanted: Any, d: int) -> Array:
-    numbers = np.asarray(wanted, dtype=np.float64)
+def checked(requested: Any, d: int) -> Array:
+    numbers = np.asarray(requested, dtype=np.float64)
     if numbers.ndim > 1 or numbers.size not in ((1,) if numbers.ndim == 0 else (1, d)):
         raise ValueError(
             f"bandwidth must be one number or one for each of {d} numeric columns; "
@@ -164,12 +166,12 @@ def checked(wanted: Any, d: int) -> Array:
 
 
 def _default_smoothing(examples: TrainingData) -> Array:
-    """A tenth of the weight goes to other categories."""
+    """A tenth of the maximum."""
     return np.array([0.1 * category.most_smoothing for category in examples.categories])
 
 
-def _undecidable(examples: TrainingData) -> str | None:
-    """Why no search can tell one width from another."""
+def _undecidable_reason(examples: TrainingData) -> str | None:
+    """Why no search can determine the width; None if one can."""
     number, target = examples.keys.number, examples.target
     if len(target) == 1:
         return "there is one example only"
@@ -182,9 +184,9 @@ def _undecidable(examples: TrainingData) -> str | None:
 
 
 def _stand_in(reason: str, facts: Facts, kernel: Kernel, start: Width) -> Width:
-    """The width where none can be found, and a warning."""
+    """The width where none can be determined, and a warning."""
     warnings.warn(
-        f"the examples cannot decide the bandwidth: {reason}; Scott's rule stands in",
+        f"the examples do not determine the bandwidth: {reason}; Scott's rule is used instead",
         BandwidthWarning,
         stacklevel=6,
     )
@@ -193,13 +195,13 @@ def _stand_in(reason: str, facts: Facts, kernel: Kernel, start: Width) -> Width:
     return start._replace(bandwidth=rule(facts, kernel, "scott"))
 
 
-def _tell_of_ends(best: Best, bandwidth: Array) -> None:
+def _warn_of_ends(best: Best, bandwidth: Array) -> None:
     for place in best.narrowest:
         which = "" if bandwidth.size == 1 else f" of column {place} (of the numeric ones)"
         warnings.warn(
             f"the narrowest bandwidth{which} does best, {bandwidth[place]:.3g}, and narrower ones "
-            "do no worse: the nearest neighbours alone predict each example best, as where "
-            "examples are copies of each other or hold no noise",
+            "do no worse: the nearest neighbours alone predict each example best, as they do where "
+            "examples are duplicated or free of noise",
             BandwidthWarning,
             stacklevel=6,
         )
@@ -213,8 +215,8 @@ def _tell_of_ends(best: Best, bandwidth: Array) -> None:
 
 
 @dataclass
-class _Here:
-    """Judges by examples that this process holds."""
+class _LocalJudge:
+    """Evaluates errors on examples in this process."""
 
     examples: TrainingData
     kernel: Kernel
@@ -258,7 +260,7 @@ class _Here:
 
 @dataclass
 class _Trials:
-    """Widths as points of the search, and what was found of them."""
+    """Widths as points of the search, and their errors."""
 
     judge: Judge
     criterion: str
@@ -267,7 +269,7 @@ class _Trials:
     progress: SearchProgress
     rows: list[list[float]] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    known: dict[tuple[float, ...], float] = field(default_factory=dict)
+    errors: dict[tuple[float, ...], float] = field(default_factory=dict)
 
     @property
     def together(self) -> int:
@@ -283,16 +285,16 @@ class _Trials:
 
     def score(self, point: Array) -> float:
         width = self.width(point)
-        looked = [width.neighbors] if width.neighbors is not None else width.bandwidth
-        name = (*map(float, looked), *width.smoothing)
-        if name not in self.known:
+        widths = [width.neighbors] if width.neighbors is not None else width.bandwidth
+        point_key = (*map(float, widths), *width.smoothing)
+        if point_key not in self.errors:
             error = self.judge.error(width, self.criterion)
-            self.known[name] = self._as_score(error)
-            self.rows.append([*np.resize(looked, width.bandwidth.size), *width.smoothing, error])
-            self.scores.append(self.known[name])
-            self.progress.heard(error, min(row[-1] for row in self.rows))
-        return self.known[name]
+            self.errors[point_key] = self._as_score(error)
+            self.rows.append([*np.resize(widths, width.bandwidth.size), *width.smoothing, error])
+            self.scores.append(self.errors[point_key])
+            self.progress.update(error, min(row[-1] for row in self.rows))
+        return self.errors[point_key]
 
     def _as_score(self, error: float) -> float:
-        # Akaike's criterion is a logarithm already.
+        # Akaike's criterion is already a logarithm.
         return round(error, 10) if self.criterion == "aicc" else log_error(error, self.variance)

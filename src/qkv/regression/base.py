@@ -1,4 +1,4 @@
-"""What regressor and classifier share: reading, searching the width, and asking."""
+"""What regressor and classifier share: reading data, searching the bandwidth, answering."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WEIGHT = np.dtype([("index", np.intp), ("weight", np.float64)])
 
 
 class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
-    """Keys, values and a kernel between them; subclasses say what a value is."""
+    """Keys, values and a kernel; subclasses define what a value is."""
 
     kernel: KernelLike
     bandwidth: Any
@@ -60,7 +60,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     )  # instead of most others, where they stay on workers
 
     def _fit_rows(self, X: Any, target: Array, sample_weight: Any) -> Self:  # noqa: N803
-        """Keep the examples, and find out how wide to look at them."""
+        """Keep the examples, and choose the bandwidth."""
         fallback.check(self.empty)
         if self.degree not in (0, 1) or not isinstance(self.degree, numbers.Integral):
             raise ValueError(f"degree must be 0 or 1; got {self.degree!r}")
@@ -83,25 +83,25 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
             weight = weight[self.rows_]
             if np.all(weight == 1):
                 weight = None
-        if len(self.rows_) < len(keys):  # rows of no weight, or that nothing is known of
+        if len(self.rows_) < len(keys):  # some rows have no weight, or only missing numbers
             keys, target = keys.take(self.rows_), target[self.rows_]
-        if keys.number.shape[1] == 1:  # sorted once, so that no question has to sort again
+        if keys.number.shape[1] == 1:  # sorted once, so that no query has to sort again
             line = ascending(np.ascontiguousarray(keys.number[:, 0]))
             keys, target = Keys(line.number[:, None], line.take(keys.code)), line.take(target)
             self.rows_ = line.take(self.rows_[:, None])[:, 0]
             weight = None if weight is None else line.take(weight[:, None])[:, 0]
         categories = tuple(names.category for names in self.columns_.names)
-        self.examples_ = TrainingData.seen(keys, target, weight, categories)
-        found = search.find(
+        self.examples_ = TrainingData.of_observed(keys, target, weight, categories)
+        chosen = search.find(
             self.examples_, self.kernel_, self.bandwidth, int(self.degree),
             self._set_smoothing(), self.verbose,
         )  # fmt: skip
-        self.width_ = found.width
-        self.bandwidth_, self.smoothing_ = found.width.bandwidth, found.width.smoothing
-        self.cv_curve_ = found.curve[np.lexsort(found.curve.T[::-1])]
+        self.width_ = chosen.width
+        self.bandwidth_, self.smoothing_ = chosen.width.bandwidth, chosen.width.smoothing
+        self.cv_curve_ = chosen.curve[np.lexsort(chosen.curve.T[::-1])]
         return self
 
-    def _see_lazy(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:  # noqa: N803
+    def _fit_lazy(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:  # noqa: N803
         """Leave the examples on the workers of a Dask cluster."""
         fallback.check(self.empty)
         distributed.check_distributed(self, sample_weight)
@@ -111,30 +111,32 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         if x.ndim != 2 or len(x) != len(y):
             raise ValueError(f"X must have shape (n, d) and y n rows; got {x.shape} and {y.shape}")
         self.n_features_in_ = x.shape[1]
-        wanted, width = self.bandwidth, Width(np.empty(0), np.empty(0))
-        if not isinstance(wanted, str):  # refused before anything is computed
-            width = width._replace(bandwidth=search.checked(wanted, x.shape[1]))
+        requested, width = self.bandwidth, Width(np.empty(0), np.empty(0))
+        if not isinstance(requested, str):  # checked before anything is computed
+            width = width._replace(bandwidth=search.checked(requested, x.shape[1]))
         self.lazy_examples_ = distributed.DistributedData(
             distributed.default_client(), x, y, classes
         )
-        if isinstance(wanted, str):
-            found = distributed_search.find(self.lazy_examples_, self.kernel_, wanted, self.verbose)
-            width, curve = found.width, found.curve
+        if isinstance(requested, str):
+            chosen = distributed_search.find(
+                self.lazy_examples_, self.kernel_, requested, self.verbose
+            )
+            width, curve = chosen.width, chosen.curve
             self.cv_curve_ = curve[np.lexsort(curve.T[::-1])]
         self.width_, self.bandwidth_ = width, width.bandwidth
         return self
 
     def _answer_lazy(self, X: Any, policy: str, finish: Any) -> Any:  # noqa: N803
-        """What the workers answer: an array for an array, a lazy one for a lazy one."""
-        told = self.lazy_examples_
-        whole = partial(_finished, policy, told.mean, told.pivot, finish)
+        """The answer of the workers: an array for an array, a Dask array for a Dask array."""
+        data = self.lazy_examples_
+        finished = partial(_finished, policy, data.mean, data.pivot, finish)
         if distributed.is_lazy(X):
             query = distributed.as_lazy_array(X, "X")
-            return told.lazy_answer(query, self.kernel_, self.width_, whole)
+            return data.lazy_answer(query, self.kernel_, self.width_, finished)
         numbers = np.asarray(X, dtype=np.float64)
         if numbers.ndim != 2 or numbers.shape[1] != self.n_features_in_:
             raise ValueError(f"X must have shape (n, {self.n_features_in_}); got {numbers.shape}")
-        return whole(told.answer(numbers, self.kernel_, self.width_))
+        return finished(data.answer(numbers, self.kernel_, self.width_))
 
     @property
     def _is_lazy(self) -> bool:
@@ -153,23 +155,23 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
                     f"got {dict(given)!r}"
                 )
             given = [given[name] for name in names]
-        found = np.asarray(given, dtype=np.float64)
-        if found.ndim > 1 or (found.ndim == 1 and found.size != len(names)):
+        smoothing = np.asarray(given, dtype=np.float64)
+        if smoothing.ndim > 1 or (smoothing.ndim == 1 and smoothing.size != len(names)):
             raise ValueError(
                 f"smoothing must be one number or one for each of {len(names)} columns of "
-                f"categories; got shape {found.shape}"
+                f"categories; got shape {smoothing.shape}"
             )
-        found = np.resize(found, len(names))
-        for name, share, category in zip(names, found, self.examples_.categories, strict=True):
+        smoothing = np.resize(smoothing, len(names))
+        for name, share, category in zip(names, smoothing, self.examples_.categories, strict=True):
             if not 0 <= share <= category.most_smoothing:
                 raise ValueError(
                     f"smoothing of column {name!r} must lie between 0 and "
                     f"{category.most_smoothing:g}; got {share:g}"
                 )
-        return found
+        return smoothing
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to a file: safetensors and JSON, no code, whole or not at all."""
+        """Write the fitted model to a file, atomically: safetensors and JSON, no code."""
         check_is_fitted(self)
         self._check_here()
         storage.save(self, Path(path))
@@ -177,16 +179,19 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The model that :meth:`save` wrote, checked before it is used."""
-        found: Self = storage.load(cls, Path(path))
-        return found
+        model: Self = storage.load(cls, Path(path))
+        return model
 
     def _rows_of(self, source: Any) -> Iterator[tuple[Any, Any]]:
-        """Batches of a source in Arrow, whole, and as the columns that the model knows."""
+        """Batches of a source in Arrow: all their columns, and those seen in fit."""
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
-        wanted = None if names is None else list(names)
-        for batch in batches.batches(source, wanted):
-            yield batch, batch if wanted is None else batches.as_table(batch.select(wanted))
+        columns_seen = None if names is None else list(names)
+        for batch in batches.batches(source, columns_seen):
+            if columns_seen is None:
+                yield batch, batch
+            else:
+                yield batch, batches.as_table(batch.select(columns_seen))
 
     def _keys(self, X: Any) -> Keys:  # noqa: N803
         check_is_fitted(self)
@@ -205,7 +210,7 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
         return self.examples_, self.kernel_, self.width_
 
     def _answer(self, query: Keys, policy: str) -> Array:
-        """The fitted values (n, k), by `policy` where no example is in sight."""
+        """The fitted values (n, k), by `policy` where no example is within reach."""
         fitted = local.fit(*self._fitted, query, int(self.degree))
         filled = self._fill(
             policy, fitted.answer, fitted.log_total, query, self.examples_.target,
@@ -216,58 +221,58 @@ class NadarayaWatson(BaseEstimator):  # type: ignore[misc]
     def _fill(
         self, policy: str, answer: Array, log_total: Array, query: Keys, values: Array, prior: Array
     ) -> Array:
-        nothing = log_total == -np.inf
-        endless = not self.kernel_.may_vanish and not self.examples_.categories
-        if endless and nothing.any():
-            # So many bandwidths away that squares overflow: the nearest example still counts.
-            far = nothing & ~np.isnan(query.number).any(axis=1)
+        is_empty = log_total == -np.inf
+        is_unbounded = not self.kernel_.may_vanish and not self.examples_.categories
+        if is_unbounded and is_empty.any():
+            # So many bandwidths away that squares overflow: the nearest example answers.
+            far = is_empty & ~np.isnan(query.number).any(axis=1)
             answer = fallback.fill(
                 "nearest", answer, far, self.examples_, self.width_, query, values, prior
             )
-            nothing &= ~far
+            is_empty &= ~far
         return fallback.fill(
-            policy, answer, nothing, self.examples_, self.width_, query, values, prior
+            policy, answer, is_empty, self.examples_, self.width_, query, values, prior
         )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # Of columns that are missing here and there, nearest neighbours have no order.
+        # With missing numbers distances are not comparable, so there are no nearest neighbours.
         adaptive = isinstance(self.bandwidth, Nearest) or str(self.bandwidth) == "knn"
         tags.input_tags.allow_nan = not adaptive
         return tags
 
     def effective_neighbours(self, X: Any) -> Array:  # noqa: N803
-        """How many examples each answer rests on, 1 / Σ α²; 0 where none is in sight."""
+        """The effective number of examples in each answer, 1 / Σ α²; 0 where none is in reach."""
         query = self._keys(X)
-        found = np.empty(len(query))
+        counts = np.empty(len(query))
         for batch, weights, _ in weight_batches.weights(*self._fitted, query):
             squares = (weights**2).sum(axis=1)
-            found[batch] = np.divide(1, squares, where=squares > 0, out=np.zeros_like(squares))
-        return found
+            counts[batch] = np.divide(1, squares, where=squares > 0, out=np.zeros_like(squares))
+        return counts
 
     def weights(self, X: Any, top: int | None = None) -> npt.NDArray[Any]:  # noqa: N803
         """The weights of the training rows in each answer, (n, m); those left out of fit have 0.
 
-        With `top`, those of the most attended rows alone, the largest first: (n, top) pairs of
-        (index, weight). Where fewer are in sight, the last are (-1, 0).
+        With `top`, only those of the most attended rows, the largest first: (n, top) pairs of
+        (index, weight). Where fewer are within reach, the last are (-1, 0).
         """
         query = self._keys(X)
         if top is not None and not (isinstance(top, numbers.Integral) and top >= 1):
             raise ValueError(f"top must be a whole number of at least 1; got {top!r}")
         if top is None:
-            whole = np.zeros((len(query), self.row_count_))
+            dense = np.zeros((len(query), self.row_count_))
             for batch, weights, _ in weight_batches.weights(*self._fitted, query):
-                whole[batch, self.rows_] = weights
-            return whole
-        found = np.zeros((len(query), int(top)), dtype=WEIGHT)
-        found["index"] = -1
-        kept = min(int(top), len(self.rows_))
+                dense[batch, self.rows_] = weights
+            return dense
+        heaviest_rows = np.zeros((len(query), int(top)), dtype=WEIGHT)
+        heaviest_rows["index"] = -1
+        count = min(int(top), len(self.rows_))
         for batch, weights, _ in weight_batches.weights(*self._fitted, query):
-            order = np.argsort(-weights, axis=1, kind="stable")[:, :kept]
+            order = np.argsort(-weights, axis=1, kind="stable")[:, :count]
             heaviest = np.take_along_axis(weights, order, axis=1)
-            found["weight"][batch, :kept] = heaviest
-            found["index"][batch, :kept] = np.where(heaviest > 0, self.rows_[order], -1)
-        return found
+            heaviest_rows["weight"][batch, :count] = heaviest
+            heaviest_rows["index"][batch, :count] = np.where(heaviest > 0, self.rows_[order], -1)
+        return heaviest_rows
 
 
 def _finished(
@@ -275,6 +280,6 @@ def _finished(
     prior: Array,
     pivot: Array,
     finish: Callable[[Array], Any],
-    told: distributed.PartialMean,
+    merged: distributed.PartialMean,
 ) -> Any:
-    return finish(distributed.filled(policy, prior, pivot, told))
+    return finish(distributed.filled(policy, prior, pivot, merged))

@@ -48,21 +48,21 @@ def _check(names: list[str], columns: list[str] | None) -> None:
 
 
 def as_table(batch: Any) -> Any:
-    """A batch as a table, whose column names scikit-learn knows to ask for."""
+    """A batch as a table, whose column names scikit-learn can read."""
     return require("pyarrow", "table").Table.from_batches([batch])
 
 
-def beside(batch: Any, answers: dict[str, np.ndarray]) -> Any:
-    """The rows of a batch and what was found of them, under names that are free."""
+def with_answers(batch: Any, answers: dict[str, np.ndarray]) -> Any:
+    """The rows of a batch with their answers as further columns, under unused names."""
     arrow = require("pyarrow", "table")
     names, arrays = list(batch.schema.names), list(batch.columns)
-    for name, found in answers.items():
+    for name, answer in answers.items():
         while name in names:
             name += "_"
         names.append(name)
-        if found.ndim > 1:  # several outputs
-            flat = arrow.array(np.ascontiguousarray(found).ravel())
-            arrays.append(arrow.FixedSizeListArray.from_arrays(flat, found.shape[1]))
+        if answer.ndim > 1:  # several outputs
+            flat = arrow.array(np.ascontiguousarray(answer).ravel())
+            arrays.append(arrow.FixedSizeListArray.from_arrays(flat, answer.shape[1]))
         else:
-            arrays.append(arrow.array(np.ascontiguousarray(found)))
+            arrays.append(arrow.array(np.ascontiguousarray(answer)))
     return arrow.RecordBatch.from_arrays(arrays, names=names)

@@ -28,7 +28,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
     array(['low', 'high'], dtype='<U4')
 
     The arguments are those of :class:`qkv.NadarayaWatsonRegressor`. "loo" searches for the least
-    squared error of the probabilities. Where no example is in sight, `empty` is by default
+    squared error of the probabilities. Where no example is within reach, `empty` is by default
     "prior", the classes' shares among all examples; with "nan" the probabilities are NaN, and the
     class predicted is the most frequent one.
     """
@@ -62,7 +62,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
         if distributed.is_lazy(X):
             names = distributed.as_lazy_array(y, "y")
             self.classes_ = np.asarray(require("dask.array", "cluster").unique(names).compute())
-            return self._see_lazy(X, names, sample_weight, self.classes_)
+            return self._fit_lazy(X, names, sample_weight, self.classes_)
         check_classification_targets(y)
         names = column_or_1d(y, warn=True)
         check_consistent_length(X, names)
@@ -82,7 +82,7 @@ class NadarayaWatsonClassifier(ClassifierMixin, NadarayaWatson):  # type: ignore
         if self._is_lazy:
             names: npt.NDArray[Any] = self._answer_lazy(X, policy, partial(_class, self.classes_))
             return names
-        answer = self._answer(self._keys(X), policy)  # which says so where nothing was fitted
+        answer = self._answer(self._keys(X), policy)  # raises if not fitted
         return _class(self.classes_, answer)
 
 

@@ -36,8 +36,8 @@ class Number(NamedTuple):
             return _as_numbers(values, self.name)
         # Counted from the origin before they become floats, so that nanoseconds are kept.
         unit = np.timedelta64(1, "D" if self.counted_in == "days" else "s")
-        found = (times[0] - np.datetime64(self.origin)) / unit
-        return np.asarray(found, dtype=np.float64)
+        numbers = (times[0] - np.datetime64(self.origin)) / unit
+        return np.asarray(numbers, dtype=np.float64)
 
     def shown(self, number: Array) -> Values:
         """Numbers as the column has them."""
@@ -53,12 +53,12 @@ class Names(NamedTuple):
 
     place: int
     name: str
-    known: list[Any]  # in their order, if they have one
+    values_seen: list[Any]  # in their order, if they have one
     ordered: bool = False
 
     def codes(self, values: Values) -> Codes:
-        """The place of each value among the known ones."""
-        place_of = {value: place for place, value in enumerate(self.known)}
+        """The index of each value among the categories seen in fit."""
+        place_of = {value: place for place, value in enumerate(self.values_seen)}
         gone = missing(values)
         codes = np.full(len(values), MISSING, dtype=np.int64)
         plain = _plain_values(values[~gone])
@@ -68,10 +68,10 @@ class Names(NamedTuple):
     @property
     def category(self) -> Category:
         if not self.ordered:
-            return Category(len(self.known))
-        numbers = all(isinstance(value, (int, float)) for value in self.known)
-        places = self.known if numbers else range(len(self.known))
-        return Category(len(self.known), np.array(places, dtype=np.float64))
+            return Category(len(self.values_seen))
+        numbers = all(isinstance(value, (int, float)) for value in self.values_seen)
+        places = self.values_seen if numbers else range(len(self.values_seen))
+        return Category(len(self.values_seen), np.array(places, dtype=np.float64))
 
 
 class Columns(NamedTuple):
@@ -105,8 +105,8 @@ class Columns(NamedTuple):
 
 def learn(estimator: Any, X: Any, categorical: Any, ordered: Any) -> tuple[Columns, Keys]:  # noqa: N803
     """Which columns of X there are, and its rows as keys."""
-    times = not is_table(X) and getattr(X, "dtype", np.dtype(float)).kind == "M"
-    if categorical is None and ordered is None and not is_table(X) and not times:
+    is_times = not is_table(X) and getattr(X, "dtype", np.dtype(float)).kind == "M"
+    if categorical is None and ordered is None and not is_table(X) and not is_times:
         number = validate_data(estimator, X, **_options(estimator))
         plain = [Number(place, f"x{place}") for place in range(number.shape[1])]
         return Columns(plain, []), _plain(number)
@@ -121,19 +121,19 @@ def learn(estimator: Any, X: Any, categorical: Any, ordered: Any) -> tuple[Colum
     for place, name in enumerate(names):
         values = column(X, place)
         if place in orders or place in chosen:
-            order = orders.get(place) or _own_order(X, place)
+            order = orders.get(place) or _pandas_order(X, place)
             is_ordered = place in orders or order is not None
             columns.names.append(
                 Names(place, name, _known(values) if order is None else order, is_ordered)
             )
             continue
-        found = as_times(values)
-        if found is None:
+        times_of = as_times(values)
+        if times_of is None:
             columns.numbers.append(Number(place, name))
             continue
-        there = found[0][~np.isnat(found[0])]
-        origin = str(there[0]) if len(there) else "1970-01-01"
-        columns.numbers.append(Number(place, name, found[1], origin))
+        present = times_of[0][~np.isnat(times_of[0])]
+        origin = str(present[0]) if len(present) else "1970-01-01"
+        columns.numbers.append(Number(place, name, times_of[1], origin))
     return columns, columns.read(estimator, X)
 
 
@@ -207,8 +207,8 @@ def _place(named: Any, names: Sequence[str], argument: str) -> int:
     raise ValueError(f"{argument} names the column {named!r}, which X does not have")
 
 
-def _own_order(X: Any, place: int) -> list[Any] | None:  # noqa: N803
-    """The order that a pandas column has by itself."""
+def _pandas_order(X: Any, place: int) -> list[Any] | None:  # noqa: N803
+    """The order of an ordered pandas category; None for other columns."""
     if not hasattr(X, "iloc"):
         return None
     dtype: Any = X.iloc[:, place].dtype

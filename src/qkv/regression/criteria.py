@@ -1,7 +1,7 @@
-"""How good a width is: leave-one-out error, generalised cross-validation, corrected AIC.
+"""Criteria for a bandwidth: leave-one-out error, generalised cross-validation, corrected AIC.
 
-All need one pass: what the others say of each example, and its leverage, the share that it has in
-its own fitted value.
+All need one pass: the leave-one-out prediction of each example, and its leverage, the share that it
+has in its own fitted value.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def along(stairs: Staircase, criterion: str, n: float) -> Array:
 
 
 def _gcv(square: Any, trace: Any, n: float) -> Any:
-    rest = 1 - trace / n
-    known = rest > 1e-9
-    return np.where(known, square / np.where(known, rest, 1.0) ** 2, np.inf)
+    remainder = 1 - trace / n
+    defined = remainder > 1e-9
+    return np.where(defined, square / np.where(defined, remainder, 1.0) ** 2, np.inf)
 
 
 def _aicc(square: Any, trace: Any, n: float) -> Any:
-    rest = 1 - (trace + 2) / n
-    known = rest > 0
-    bound = (1 + trace / n) / np.where(known, rest, 1.0)
-    return np.where(known, np.log(np.maximum(square, 1e-300)) + bound, np.inf)
+    remainder = 1 - (trace + 2) / n
+    defined = remainder > 0
+    bound = (1 + trace / n) / np.where(defined, remainder, 1.0)
+    return np.where(defined, np.log(np.maximum(square, 1e-300)) + bound, np.inf)
 
 
 CRITERIA: dict[str, Callable[[TrainingData, Others], float]] = {
@@ -60,7 +60,7 @@ CRITERIA: dict[str, Callable[[TrainingData, Others], float]] = {
 
 
 def residuals(examples: TrainingData, others: Others) -> Array:
-    """What each example differs by from what the others say of it, (m, k)."""
+    """The difference between each example and its leave-one-out prediction, (m, k)."""
     return examples.target - others.answer
 
 
@@ -71,6 +71,8 @@ def _mean_square(examples: TrainingData, residual: Array) -> float:
 def _fitted(examples: TrainingData, others: Others) -> tuple[float, float]:
     """The mean squared residual of the fit itself, and the trace of the smoother."""
     # y − ŷ = (1 − L)(y − ŷ₋), so the fit need not be computed a second time.
-    left = residuals(examples, others) * (1 - others.leverage[:, None])
-    taken = np.minimum(examples.copies, 1.0)
-    return _mean_square(examples, left), float((others.leverage * examples.copies / taken).sum())
+    residual = residuals(examples, others) * (1 - others.leverage[:, None])
+    self_weight = np.minimum(examples.copies, 1.0)
+    return _mean_square(examples, residual), float(
+        (others.leverage * examples.copies / self_weight).sum()
+    )

@@ -1,7 +1,7 @@
-"""TrainingData that stay on the workers of a Dask cluster: each part answers, and answers merge.
+"""Training data that stay on the workers of a Dask cluster: each part answers, and answers merge.
 
-What is not distributed is refused by name: widths by neighbours, lines (degree 1), categories,
-missing numbers, weights of rows, and the nearest example where none is in sight.
+What is not distributed is rejected by name: widths by neighbours, lines (degree 1), categories,
+missing numbers, weights of rows, and the nearest example where none is within reach.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qkv.similarity import Kernel
 
 
 class PartialMean(NamedTuple):
-    """What some examples say to some queries, ready to be merged with what others say."""
+    """The answer from some of the examples, to be merged with that from others."""
 
     answer: Array  # (n, k)
     log_total: Array  # (n,)
@@ -27,8 +27,8 @@ class PartialMean(NamedTuple):
     def merge(self, other: PartialMean) -> PartialMean:
         peak = np.maximum(self.log_total, other.log_total)
         safe = np.where(peak == -np.inf, 0.0, peak)
-        own, theirs = np.exp(self.log_total - safe), np.exp(other.log_total - safe)
-        total = own + theirs
+        ours, theirs = np.exp(self.log_total - safe), np.exp(other.log_total - safe)
+        total = ours + theirs
         share = np.divide(theirs, total, where=total > 0, out=np.zeros_like(total))[:, None]
         answer = self.answer + share * (other.answer - self.answer)
         answer = np.where(share == 0, self.answer, np.where(share == 1, other.answer, answer))
@@ -49,7 +49,7 @@ class Column(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """How many rows there are, and how far they reach."""
+    """The number of rows, and the sums and ranges of their columns."""
 
     rows: int
     number: Column
@@ -61,7 +61,7 @@ class Summary(NamedTuple):
 
 
 class Question(NamedTuple):
-    """How each part is asked."""
+    """What is computed on each part."""
 
     kernel: Kernel
     width: Width
@@ -92,20 +92,20 @@ class DistributedData:
             self.parts = client.compute([pivoted(part, self.pivot) for part in self.parts])
 
     def answer(self, query: Array, kernel: Kernel, width: Width) -> PartialMean:
-        """What all examples say."""
+        """The answer from all examples."""
         shared = Question(kernel, width, query)
         return jobs.fold(self.client, _ask, self.parts, shared, PartialMean.merge)
 
     def lazy_answer(self, query: Any, kernel: Kernel, width: Width, finish: Any) -> Any:
-        """The same as a Dask array, for one: computed when it is."""
+        """The same, lazily, for a Dask array of queries."""
         dask, arrays = require("dask", "cluster"), require("dask.array", "cluster")
         query = query.rechunk({1: -1})
         ask, merge = dask.delayed(_ask_block), dask.delayed(merge_all)
-        done = dask.delayed(finish)
+        finish_delayed = dask.delayed(finish)
         example = finish(PartialMean(np.zeros((1, len(self.mean))), np.zeros(1)))
         blocks = [
             arrays.from_delayed(
-                done(merge([ask(part, block, kernel, width) for part in self.parts])),
+                finish_delayed(merge([ask(part, block, kernel, width) for part in self.parts])),
                 (length, *example.shape[1:]),
                 example.dtype,
             )
@@ -114,20 +114,20 @@ class DistributedData:
         return arrays.concatenate(blocks)
 
 
-def filled(policy: str, prior: Array, pivot: Array, told: PartialMean) -> Array:
-    """The answers, by `policy` where no example is in sight."""
-    empty = told.log_total == -np.inf
+def filled(policy: str, prior: Array, pivot: Array, merged: PartialMean) -> Array:
+    """The answers, by `policy` where no example is within reach."""
+    empty = merged.log_total == -np.inf
     if empty.any() and policy == "raise":
         raise ValueError(
-            f"{int(empty.sum())} of {len(empty)} queries have no example in sight; a wider "
+            f"{int(empty.sum())} of {len(empty)} queries have no example within reach; a wider "
             "bandwidth would answer them"
         )
-    return np.where(empty[:, None], prior if policy == "prior" else np.nan, told.answer + pivot)
+    return np.where(empty[:, None], prior if policy == "prior" else np.nan, merged.answer + pivot)
 
 
 def check_distributed(estimator: Any, sample_weight: Any) -> None:
-    """Raise ValueError where the estimator is asked for what is not distributed."""
-    wanted = {
+    """Raise ValueError where the estimator has parameters that are not distributed."""
+    unsupported = {
         f"bandwidth={estimator.bandwidth!r} (of the criteria: loo, aicc and gcv are)":
             isinstance(estimator.bandwidth, Nearest) or str(estimator.bandwidth) == "knn",
         f"degree={estimator.degree!r}": estimator.degree != 0,
@@ -136,9 +136,9 @@ def check_distributed(estimator: Any, sample_weight: Any) -> None:
         "ordered": estimator.ordered is not None,
         "sample_weight": sample_weight is not None,
     }  # fmt: skip
-    refused = [what for what, asked in wanted.items() if asked]
-    if refused:
-        raise ValueError(f"on Dask arrays these are not distributed: {', '.join(refused)}")
+    given = [argument for argument, is_given in unsupported.items() if is_given]
+    if given:
+        raise ValueError(f"on Dask arrays these are not distributed: {', '.join(given)}")
 
 
 def is_lazy(x: Any) -> bool:
@@ -167,7 +167,7 @@ def default_client() -> Any:
 
 
 def _examples(x: Any, y: Any, classes: Any) -> TrainingData:
-    # Dask takes keys, which have a length of their own, for a tuple of so many entries.
+    # Dask would take keys, which define `__len__`, for a tuple of that length.
     require("dask.sizeof", "cluster").sizeof.register(Keys, _size)
     number = np.ascontiguousarray(x, dtype=np.float64)
     if classes is None:
@@ -176,7 +176,7 @@ def _examples(x: Any, y: Any, classes: Any) -> TrainingData:
         target = np.eye(len(classes))[np.searchsorted(classes, np.asarray(y)[:, 0])]
     if not (np.isfinite(number).all() and np.isfinite(target).all()):
         raise ValueError("X and y must hold finite numbers: missing ones are not distributed")
-    if number.shape[1] == 1:  # sorted once, so that no question has to sort again
+    if number.shape[1] == 1:  # sorted once, so that no query has to sort again
         order = np.argsort(number[:, 0], kind="stable")
         number, target = number[order], target[order]
     return TrainingData(Keys(number, np.empty((len(number), 0), np.int64)), target, None, (),
@@ -209,9 +209,9 @@ def _ask_block(part: TrainingData, query: Any, kernel: Kernel, width: Width) -> 
     return PartialMean(*local.fit(part, kernel, width, keys, degree=0))
 
 
-def merge_all(told: list[PartialMean]) -> PartialMean:
-    """What all say together."""
-    whole = told[0]
-    for each in told[1:]:
-        whole = whole.merge(each)
-    return whole
+def merge_all(partials: list[PartialMean]) -> PartialMean:
+    """The answer from all parts."""
+    merged = partials[0]
+    for partial in partials[1:]:
+        merged = merged.merge(partial)
+    return merged

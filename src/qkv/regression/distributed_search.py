@@ -1,6 +1,6 @@
 """The search for a bandwidth by examples that stay on the workers of a Dask cluster.
 
-What the others say of each example is merged from what each part says of each part: the rows of
+A leave-one-out prediction is merged from the predictions of each part for each part: the rows of
 two parts meet on a worker, and sums of errors come back. The search is that of one machine, on the
 same scores; it rounds them, so the order of summation decides nothing.
 """
@@ -31,19 +31,19 @@ _BITS = 13  # of a number that are decided in one pass over all parts
 _NO_SMOOTHING = np.empty(0)
 
 
-def find(told: DistributedData, kernel: Kernel, wanted: str, verbose: bool) -> ChosenBandwidth:
+def find(data: DistributedData, kernel: Kernel, requested: str, verbose: bool) -> ChosenBandwidth:
     """The width that a rule or a criterion asks for."""
-    if told.summary.rows <= MOST_KEYS:  # fewer than are worth a cluster
-        examples = jobs.fold(told.client, _as_is, told.parts, None, _side_by_side)
-        return bandwidth.find(examples, kernel, wanted, 0, None, verbose)
-    facts, judge = _facts(told), _There(told, kernel)
-    return bandwidth.choose(facts, kernel, wanted, _NO_SMOOTHING, judge, verbose)
+    if data.summary.rows <= MOST_KEYS:  # fewer than are worth a cluster
+        examples = jobs.fold(data.client, _as_is, data.parts, None, _side_by_side)
+        return bandwidth.find(examples, kernel, requested, 0, None, verbose)
+    facts, judge = _facts(data), _DistributedJudge(data, kernel)
+    return bandwidth.choose(facts, kernel, requested, _NO_SMOOTHING, judge, verbose)
 
 
-def _facts(told: DistributedData) -> Facts:
-    summary = told.summary
-    centre = (summary.number.sum / summary.rows, summary.target.sum / summary.rows - told.pivot)
-    number, target = jobs.fold(told.client, _squares, told.parts, centre, _added)
+def _facts(data: DistributedData) -> Facts:
+    summary = data.summary
+    centre = (summary.number.sum / summary.rows, summary.target.sum / summary.rows - data.pivot)
+    number, target = jobs.fold(data.client, _squares, data.parts, centre, _added)
     unit = np.sqrt(number / summary.rows)
     reason = None
     if np.all(summary.target.low == summary.target.high):
@@ -72,14 +72,14 @@ class _Errors(NamedTuple):
         return _Errors(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class _There:
-    """Judges by examples on the workers."""
+class _DistributedJudge:
+    """Evaluates errors on examples that stay on the workers."""
 
-    def __init__(self, told: DistributedData, kernel: Kernel) -> None:
-        self.told, self.kernel = told, kernel
+    def __init__(self, data: DistributedData, kernel: Kernel) -> None:
+        self.data, self.kernel = data, kernel
 
     def axes(self, start: Width, criterion: str) -> list[Axis]:
-        summary, compact = self.told.summary, isinstance(self.kernel, CompactKernel)
+        summary, compact = self.data.summary, isinstance(self.kernel, CompactKernel)
         d = len(start.bandwidth)
         extent = summary.number.high - summary.number.low
         gap = self._gap if d == 1 and extent[0] > 0 else math.inf
@@ -90,17 +90,21 @@ class _There:
         return [span_of(spread, d, compact) for spread in spreads]
 
     def error(self, width: Width, criterion: str) -> float:
-        told, dask = self.told, require("dask", "cluster")
-        summary = told.summary
-        mean = summary.target.sum / summary.rows - told.pivot
+        data, dask = self.data, require("dask", "cluster")
+        summary = data.summary
+        mean = summary.target.sum / summary.rows - data.pivot
         question = dask.delayed(_Question(self.kernel, width, summary.rows, mean), traverse=False)
-        hear, judge = dask.delayed(_heard, pure=False), dask.delayed(_errors, pure=False)
-        judged = [
-            judge(part, [hear(part, other, part is other, question) for other in told.parts],
-                  question)
-            for part in told.parts
-        ]  # fmt: skip
-        sums = jobs.fold(told.client, _as_is, judged, None, _Errors.merge)
+        predict = dask.delayed(_predictions, pure=False)
+        sum_errors = dask.delayed(_errors, pure=False)
+        error_sums = [
+            sum_errors(
+                part,
+                [predict(part, other, part is other, question) for other in data.parts],
+                question,
+            )
+            for part in data.parts
+        ]
+        sums = jobs.fold(data.client, _as_is, error_sums, None, _Errors.merge)
         left_out, fitted, trace = (np.array([each]) for each in sums)
         stairs = Staircase(width.bandwidth[:1], left_out, fitted, trace)
         return float(along(stairs, criterion, float(summary.rows))[0])
@@ -108,15 +112,15 @@ class _There:
     @cached_property
     def _gap(self) -> float:
         """The distance below which a twentieth of the distinct keys of a line have a neighbour."""
-        told, dask = self.told, require("dask", "cluster")
+        data, dask = self.data, require("dask", "cluster")
         near, all_near = dask.delayed(_near, pure=False), dask.delayed(_all_near, pure=False)
-        places = list(enumerate(told.parts))
+        places = list(enumerate(data.parts))
         pairs = [[near(part, other, place < at) for place, other in places] for at, part in places]
-        gaps = told.client.compute([all_near(found) for found in pairs])
-        count = jobs.fold(told.client, _length, gaps, None, _plus)
+        gaps = data.client.compute([all_near(distances) for distances in pairs])
+        count = jobs.fold(data.client, _length, gaps, None, _plus)
         place = 0.05 * (count - 1)
         below = math.floor(place)
-        ends = [_smallest(told.client, gaps, min(at, count - 1)) for at in (below, below + 1)]
+        ends = [_smallest(data.client, gaps, min(at, count - 1)) for at in (below, below + 1)]
         return float(np.quantile(ends, place - below))
 
 
@@ -137,9 +141,9 @@ def _smallest(client: Any, parts: list[Any], place: int) -> float:
     return float(np.int64(start).view(np.float64))
 
 
-def _counted(gaps: Array, asked: tuple[int, int, int]) -> npt.NDArray[np.int64]:
+def _counted(gaps: Array, prefix: tuple[int, int, int]) -> npt.NDArray[np.int64]:
     """How many numbers have each continuation, down to the bit `fewer`, of the bits in `start`."""
-    start, bits, fewer = asked
+    start, bits, fewer = prefix
     words = gaps.view(np.int64)
     inside = words[(words >> bits) == (start >> bits)]
     return np.bincount((inside - start) >> fewer, minlength=1 << (bits - fewer))
@@ -157,30 +161,30 @@ def _near(
     return distance, ~((first < last) & before)
 
 
-def _all_near(found: list[tuple[Array, npt.NDArray[np.bool_]]]) -> Array:
-    distances, counted = zip(*found, strict=True)
-    kept = np.minimum.reduce(distances)[np.logical_and.reduce(counted)]
-    return np.ascontiguousarray(kept)
+def _all_near(parts: list[tuple[Array, npt.NDArray[np.bool_]]]) -> Array:
+    distances, counted = zip(*parts, strict=True)
+    counted_distances = np.minimum.reduce(distances)[np.logical_and.reduce(counted)]
+    return np.ascontiguousarray(counted_distances)
 
 
-def _heard(
+def _predictions(
     part: TrainingData, other: TrainingData, itself: bool, question: _Question
 ) -> PartialMean:
-    """What the examples of `other` say to those of `part`, each left out of what it is told."""
+    """Predictions for the examples of `part` from those of `other`, leaving each itself out."""
     if not itself:
         return PartialMean(*local.fit(other, question.kernel, question.width, part.keys, degree=0))
-    said, _ = LeaveOneOutPool(part, question.kernel, part.target).without_itself(question.width)
-    return PartialMean(said.answer, said.log_total)
+    pooled, _ = LeaveOneOutPool(part, question.kernel, part.target).without_itself(question.width)
+    return PartialMean(pooled.answer, pooled.log_total)
 
 
-def _errors(part: TrainingData, heard: list[PartialMean], question: _Question) -> _Errors:
-    told, rows = merge_all(heard), question.rows
-    own = height(question.kernel)
+def _errors(part: TrainingData, predictions: list[PartialMean], question: _Question) -> _Errors:
+    merged, rows = merge_all(predictions), question.rows
+    self_weight = height(question.kernel)
     with np.errstate(over="ignore"):
-        leverage = own / (own + np.exp(told.log_total))[:, None]
-    alone = (told.log_total == -np.inf)[:, None]
+        leverage = self_weight / (self_weight + np.exp(merged.log_total))[:, None]
+    alone = (merged.log_total == -np.inf)[:, None]
     rest = (rows * question.mean - part.target) / max(1, rows - 1)
-    residual = part.target - np.where(alone, rest, told.answer)
+    residual = part.target - np.where(alone, rest, merged.answer)
     fitted = residual * (1 - leverage)
     k = part.target.shape[1]
     return _Errors(float((residual**2).sum() / k), float((fitted**2).sum() / k),

@@ -1,4 +1,4 @@
-"""What to answer where no example is in sight."""
+"""What to answer where no example is within reach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLICIES = ("nan", "nearest", "prior", "raise")
 
 
 class NoNeighboursWarning(UserWarning):
-    """Some queries have no example in sight."""
+    """Some queries have no example within reach of the kernel."""
 
 
 def check(policy: object) -> None:
@@ -34,18 +34,18 @@ def fill(
 ) -> Array:
     """The answers (n, …), those of empty rows replaced.
 
-    `values` (m, …) is what each example says alone, `prior` (…) what all say together.
+    `values` (m, …) is the answer of each example alone, `prior` (…) that of all together.
     """
     count = int(empty.sum())
     if count == 0:
         return answer
-    seen = f"{count} of {len(answer)} queries have no example in sight"
+    message = f"{count} of {len(answer)} queries have no example within reach"
     if policy == "raise":
-        raise ValueError(f"{seen}; a wider bandwidth or empty='nearest' would answer them")
+        raise ValueError(f"{message}; a wider bandwidth or empty='nearest' would answer them")
     answer = answer.copy()
     if policy == "nan":
         warnings.warn(
-            f"{seen}; their answers are NaN (see empty=)", NoNeighboursWarning, stacklevel=4
+            f"{message}; their answers are NaN (see empty=)", NoNeighboursWarning, stacklevel=4
         )
         answer[empty] = np.nan
     elif policy == "prior":
@@ -63,16 +63,16 @@ def nearest(examples: TrainingData, width: Width, query: Keys) -> list[list[int]
     if query.some_missing or examples.keys.some_missing:
         return [_nearest_by_shared(examples, width, query.take([row])) for row in range(len(query))]
     unit = width.bandwidth / width.bandwidth.max(initial=0)
-    number, sought = examples.keys.number / unit, query.number / unit
-    extent = max(np.abs(number).max(initial=0), np.abs(sought).max(initial=0)) or 1.0
+    number, query_number = examples.keys.number / unit, query.number / unit
+    extent = max(np.abs(number).max(initial=0), np.abs(query_number).max(initial=0)) or 1.0
     # Numbers up to 1, of which no square overflows; a category that differs costs more.
     far, code = 5.0 * max(1, number.shape[1]), examples.keys.code
-    columns, asked = [number / extent], [sought / extent]
+    columns, query_columns = [number / extent], [query_number / extent]
     for column, category in enumerate(examples.categories):
         names = np.arange(category.size)
         columns.append(far * (code[:, column, None] == names))
-        asked.append(far * (query.code[:, column, None] == names))
-    tree, place = KDTree(np.hstack(columns)), np.hstack(asked)
+        query_columns.append(far * (query.code[:, column, None] == names))
+    tree, place = KDTree(np.hstack(columns)), np.hstack(query_columns)
     distance, _ = tree.query(place)
     return list(tree.query_ball_point(place, distance * (1 + 1e-12)))  # several, where they tie
 

@@ -21,23 +21,23 @@ _PROBES = 64
 
 
 def near_pairs_are_few(kernel: Kernel, query: Array, key: Array) -> bool:
-    """Whether so few keys lie within reach of some queries that a tree is worth its while."""
+    """Whether so few keys lie within reach of some queries that a tree pays off."""
     if not isinstance(kernel, CompactKernel) or not 2 <= key.shape[1] <= MOST_DIMENSIONS:
         return False
     if len(query) * len(key) < 2**22:
         return False
     unit = _unit(kernel)
     probes = query[:: -(-len(query) // _PROBES)] / unit
-    found = KDTree(key / unit).query_ball_point(probes, 1.0, return_length=True)
-    return bool(np.mean(found) * PAIR_COST < len(key))
+    counts = KDTree(key / unit).query_ball_point(probes, 1.0, return_length=True)
+    return bool(np.mean(counts) * PAIR_COST < len(key))
 
 
 def pool(kernel: Kernel, query: Array, key: Array, value: Array) -> WeightedMean:
-    """What the keys within reach say, in batches of queries, so that memory stays linear."""
+    """The weighted mean over the keys within reach, in batches of queries: memory stays linear."""
     unit = _unit(kernel)
     tree = KDTree(key / unit)
     scaled = query / unit
-    # A little wider than the kernel, which then rules itself on what lies at its edge.
+    # Slightly wider than the kernel, which then decides about keys at its edge.
     reach = 1 + 1e-9
     counts = tree.query_ball_point(scaled, reach, return_length=True, workers=-1)
     cuts = np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum(), PAIRS_AT_ONCE)[1:])

@@ -42,7 +42,7 @@ def at(kernel: Kernel, bandwidth: Array) -> Kernel:
 
 
 def height(kernel: Kernel) -> float:
-    """K(0), the weight of a key that is met exactly."""
+    """K(0), the weight of a key that equals the query."""
     with torch.no_grad():
         return float(kernel.profile(torch.zeros(1, dtype=torch.float64)))
 
@@ -50,7 +50,7 @@ def height(kernel: Kernel) -> float:
 def spread(kernel: Kernel) -> float:
     """The standard deviation of a kernel as a density on the line; that of the Gaussian is 1.
 
-    Kernels whose bandwidths are divided by it look about as wide.
+    Kernels whose bandwidths are divided by it have the same effective width.
     """
     u = torch.linspace(0, 60, 20_001, dtype=torch.float64)
     with torch.no_grad():

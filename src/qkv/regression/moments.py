@@ -1,8 +1,8 @@
-"""What a local line needs to know of the examples in sight of each query: their moments.
+"""Moments of the examples within reach of each query, from which a local line is fitted.
 
 They are attention too, with products of keys and targets as values. Taken about one centre, the
-spread of keys loses digits that matter where bandwidths are narrow, and those of a difference
-where an example is left out that almost alone weighs; such queries are looked at one by one.
+covariance of keys loses digits where bandwidths are narrow, and so does the difference where an
+example is left out that has almost all the weight; such queries are computed one by one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Moments(NamedTuple):
     covariance: Array  # (n, d, d): of z
     mean: Array  # (n, k): of y
     slope_side: Array  # (n, d, k): cov(z, y)
-    log_total: Array  # (n,); -inf where nothing is in sight
+    log_total: Array  # (n,); -inf where no example is within reach
 
     def put(self, places: Places, others: Moments) -> None:
-        for own, other in zip(self, others, strict=True):
-            own[places] = other
+        for mine, other in zip(self, others, strict=True):
+            mine[places] = other
 
 
 class Frame:
@@ -51,10 +51,10 @@ class Frame:
         z, y = (key - self.centre) / self.unit, target - self.middle
         self.columns = np.hstack([y, z, _outer(z, z), _outer(z, y)])
 
-    def moments(self, said: WeightedMean, query: Array, width: Width) -> Moments:
-        """From what was said to the queries (n, d)."""
+    def moments(self, pooled: WeightedMean, query: Array, width: Width) -> Moments:
+        """From the weighted means of the columns at the queries (n, d)."""
         d, k = self.examples.keys.number.shape[1], self.examples.target.shape[1]
-        mean_y, mean_z, zz, zy = np.split(said.answer, np.cumsum([k, d, d * d]), axis=1)
+        mean_y, mean_z, zz, zy = np.split(pooled.answer, np.cumsum([k, d, d * d]), axis=1)
         ratio = self.unit / width.bandwidth
         covariance = zz.reshape(-1, d, d) - mean_z[:, :, None] * mean_z[:, None, :]
         side = zy.reshape(-1, d, k) - mean_z[:, :, None] * mean_y[:, None, :]
@@ -63,7 +63,7 @@ class Frame:
             covariance * (ratio[:, None] * ratio),
             mean_y + self.middle,
             side * ratio[:, None],
-            said.log_total.copy(),
+            pooled.log_total.copy(),
         )
 
     def noise(self, width: Width) -> float:
@@ -78,32 +78,32 @@ def one_by_one(
     kernel: Kernel,
     width: Width,
     query: Keys,
-    own: Places | None,
+    self_index: Places | None,
     line: bool,
 ) -> Moments:
-    """Moments about each query, keeping all digits; `own` is left out of what each looks at.
+    """Moments about each query, without loss of digits; key `self_index` is left out.
 
-    `line` says that the keys are sorted numbers and nothing else, whose windows are known. A
-    missing number counts as the mean of those in sight, so that it tells nothing of a slope.
+    `line` says that the keys are one column of sorted numbers, so that windows can be found. A
+    missing number counts as the mean of those within reach, so that it adds nothing to a slope.
     """
     form = None
     if line and not query.some_missing and width.neighbors is None:
         form = at(kernel, width.bandwidth).as_sorted(torch.from_numpy(examples.keys.number))
     if isinstance(form, SortedForm):
         try:
-            return _by_windows(examples, form, query, own)
+            return _by_windows(examples, form, query, self_index)
         except UnavailableError as reason:
             warn_once(str(reason))
-    return _by_rows(examples, kernel, width, query, own)
+    return _by_rows(examples, kernel, width, query, self_index)
 
 
 def _by_windows(
-    examples: TrainingData, form: SortedForm, query: Keys, own: Places | None
+    examples: TrainingData, form: SortedForm, query: Keys, self_index: Places | None
 ) -> Moments:
     line = SortedKeys(examples.keys.number[:, 0], examples.target, examples.weight)
     n, k = len(query), examples.target.shape[1]
-    itself = np.full(n, -1) if own is None else own
-    found = windows.Moments(np.zeros(n), np.zeros(n), np.zeros((n, k)), np.zeros((n, k)),
+    indices = np.full(n, -1) if self_index is None else self_index
+    sums = windows.Moments(np.zeros(n), np.zeros(n), np.zeros((n, k)), np.zeros((n, k)),
                             np.empty(n))  # fmt: skip
     kinds = {"gaussian": windows.GAUSSIAN, "laplacian": windows.LAPLACIAN}
     shape = windows.Shape(
@@ -113,28 +113,28 @@ def _by_windows(
         line.margin,
     )
     windows.window_moments(
-        np.ascontiguousarray(query.number[:, 0]), np.ascontiguousarray(itself, dtype=np.int64),
-        line.keys, shape, found, count=n, grain=64,
+        np.ascontiguousarray(query.number[:, 0]), np.ascontiguousarray(indices, dtype=np.int64),
+        line.keys, shape, sums, count=n, grain=64,
     )  # fmt: skip
     return Moments(
-        found.mean[:, None],
-        found.variance[:, None, None],
-        found.value + line.keys.mean,
-        found.slope[:, None],
-        found.log_total,
+        sums.mean[:, None],
+        sums.variance[:, None, None],
+        sums.value + line.keys.mean,
+        sums.slope[:, None],
+        sums.log_total,
     )
 
 
 def _by_rows(
-    examples: TrainingData, kernel: Kernel, width: Width, query: Keys, own: Places | None
+    examples: TrainingData, kernel: Kernel, width: Width, query: Keys, self_index: Places | None
 ) -> Moments:
     key, target = examples.keys.number, examples.target
     parts = []
     for batch, weights, log_total in weight_batches.weights(
-        examples, kernel, width, query, own, leave_out=own is not None
+        examples, kernel, width, query, self_index, leave_out=self_index is not None
     ):
         step = (key[None] - query.number[batch, None]) / width.bandwidth  # (rows, m, d)
-        # Those of no weight may lie infinitely far in bandwidths.
+        # Keys without weight may be infinitely many bandwidths away.
         step = np.where(weights[:, :, None] > 0, step, 0.0)
         gone = np.isnan(step)
         offset, mean = np.einsum("nm,nmd->nd", weights, np.where(gone, 0.0, step)), weights @ target

@@ -1,4 +1,4 @@
-"""A bar that tells how far a long search has come, once it has taken more than a second."""
+"""A progress bar for a search that takes more than a second."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PATIENCE = 1.0
 
 
 class SearchProgress:
-    """Hears of each candidate; speaks only where `verbose`, and only if it takes long."""
+    """Counts candidates; shows a bar only if `verbose`, and only if the search takes long."""
 
     def __init__(self, verbose: bool) -> None:
         self.verbose = verbose
-        self.begun = time.monotonic()
+        self.started = time.monotonic()
         self.tried, self.expected = 0, 0
         self.bar: progress.Progress | None = None
 
@@ -24,12 +24,12 @@ class SearchProgress:
         return self
 
     def expect(self, candidates: int) -> None:
-        """At most so many more are to come."""
+        """At most so many more candidates will follow."""
         self.expected = self.tried + candidates
 
-    def heard(self, score: float, best: float) -> None:
+    def update(self, score: float, best: float) -> None:
         self.tried += 1
-        if not self.verbose or time.monotonic() - self.begun < PATIENCE:
+        if not self.verbose or time.monotonic() - self.started < PATIENCE:
             return
         if self.bar is None:
             columns = (

@@ -39,13 +39,13 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
             bandwidth is not; or any function of the distance in bandwidths, in torch, that is never
             negative: ``lambda u: 1 / (1 + u**2)``. Its kernel is compiled as those with names are.
         bandwidth: a number, or one for each numeric column; "scott" or "silverman", rules of
-            thumb; "loo" (leave-one-out error), "aicc" or "gcv", criteria that are searched for
-            their least; "knn" or ``qkv.regression.Nearest(k)``: each query looks as far as its k
-            nearest examples, k being searched for or given.
+            thumb; "loo" (leave-one-out error), "aicc" or "gcv", criteria that are minimised; "knn"
+            or ``qkv.regression.Nearest(k)``: each query's bandwidth is the distance to its k
+            nearest examples, with k searched for or given.
         degree: 0 fits a mean around each query, 1 a line (or plane).
-        empty: what to answer where no example is in sight: "nan" (with a warning), "nearest"
-            (what the nearest example says), "prior" (the mean of all) or "raise". Gaussian and
-            Laplacian kernels see everything; far away they answer as the nearest example does.
+        empty: what to answer where no example is within reach: "nan" (with a warning), "nearest"
+            (the target of the nearest example), "prior" (the mean of all) or "raise". Gaussian and
+            Laplacian kernels reach everywhere; far away they answer with the nearest example.
         categorical: columns that are equal or not, by name or place; "auto" takes those that hold
             neither numbers nor dates. They are smoothed after Aitchison and Aitken.
         ordered: columns whose categories have an order, by name or place, or a mapping of columns
@@ -53,18 +53,18 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
             categories lie apart: as numbers, if they are such, else as places in the order.
         smoothing: how much other categories weigh, one number or one for each column of
             categories, or a mapping by name; None searches for it where the bandwidth is searched
-            for, and else takes a tenth of the most.
-        verbose: show how the search for a bandwidth comes along, if it takes over a second.
+            for, and otherwise takes a tenth of the maximum.
+        verbose: show the progress of the search for a bandwidth, if it takes over a second.
 
     X is an array, or a table of pandas, Polars or Arrow; or a Dask array or frame, whose rows then
     stay on the workers: docs/scale.md says what is distributed. Dates count in days, other times in
     seconds, booleans as 0 and 1. A number that is missing (NaN, None, null) takes no part in the
-    distance to its row, which is scaled up by the share of columns that do; to a line it tells
-    nothing of the slope along its column. Nearest neighbours take no missing numbers. A missing
-    category weighs what categories do on average.
+    distance to its row, which is scaled up by the share of columns that do; it adds nothing to the
+    slope of a line along its column. Nearest neighbours take no missing numbers. A missing
+    category has the average weight of the categories.
 
-    `sample_weight` counts copies of a row: leave-one-out leaves one copy out. Weights of at most 1
-    leave out the row whole.
+    `sample_weight` counts copies of a row: leave-one-out leaves one copy out. Of rows with weights
+    of at most 1, the row is left out entirely.
 
     After fit, `bandwidth_` (d,) is the bandwidth of each numeric column, `smoothing_` that of each
     categorical one, and `cv_curve_` what was tried: bandwidths, smoothings and error by column.
@@ -94,7 +94,7 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         """Keep the rows of X (n, d) with their targets y (n,) or (n, k); search the bandwidth."""
         if distributed.is_lazy(X):
             self._one_output = getattr(y, "ndim", 1) == 1
-            return self._see_lazy(X, y, sample_weight)
+            return self._fit_lazy(X, y, sample_weight)
         target = _targets(self, y)
         check_consistent_length(X, target)
         self._one_output = target.ndim == 1
@@ -126,13 +126,13 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         :meth:`predict_interval`. Memory does not grow with the number of rows.
         """
         intervals = None if level is None else self._intervals(level)
-        for batch, known in self._rows_of(source):
-            query = self._keys(known)
+        for batch, known_columns in self._rows_of(source):
+            query = self._keys(known_columns)
             answers = {"answer": self._shaped(self._answer(query, self.empty))}
             if intervals is not None:
                 bounds = intervals(query)
                 answers |= {"low": bounds[:, 0], "high": bounds[:, 1]}
-            yield batches.beside(batch, answers)
+            yield batches.with_answers(batch, answers)
 
     def plot(self, level: float = 0.9, points: int = 401) -> Any:
         """The examples, the curve of answers and the interval about it, a Matplotlib figure.
@@ -164,13 +164,13 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         """Bounds (n, 2) between which a share `level` of new observations falls; or (n, 2, k).
 
         See :mod:`qkv.regression.uncertainty`. From few examples no bounds can promise much: below
-        2 / (1 − level) of them, the largest residuals stand in. One example cannot tell: NaN,
-        with a warning.
+        2 / (1 − level) of them, the largest residuals are used. With one example: NaN, with a
+        warning.
         """
         return self._intervals(level)(self._keys(X))
 
     def _intervals(self, level: float) -> Callable[[Keys], Array]:
-        """What gives the intervals of any number of queries, having looked at the noise once."""
+        """A function that gives the intervals of queries; the noise is estimated once."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1; got {level!r}")
         check_is_fitted(self)
@@ -192,24 +192,24 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
 
         A quantile is the smallest target up to which the weights sum to it.
         """
-        wanted = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-        if wanted.ndim > 1 or not ((wanted >= 0) & (wanted <= 1)).all():
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        if levels.ndim > 1 or not ((levels >= 0) & (levels <= 1)).all():
             raise ValueError(f"quantiles must lie between 0 and 1; got {quantiles!r}")
         query = self._keys(X)
         target = self.examples_.target
-        found, totals = np.empty((len(query), wanted.size, target.shape[1])), np.empty(len(query))
+        answers, totals = np.empty((len(query), levels.size, target.shape[1])), np.empty(len(query))
         for batch, weights, totals[batch] in weight_batches.weights(*self._fitted, query):
-            found[batch] = _quantiles(weights, target, wanted)
+            answers[batch] = _quantiles(weights, target, levels)
         copies = self.examples_.copies[None]
-        alone = np.repeat(target[:, None], wanted.size, axis=1)
-        prior = _quantiles(copies / copies.sum(), target, wanted)[0]
-        filled = self._fill(self.empty, found, totals, query, alone, prior)
+        alone = np.repeat(target[:, None], levels.size, axis=1)
+        prior = _quantiles(copies / copies.sum(), target, levels)[0]
+        filled = self._fill(self.empty, answers, totals, query, alone, prior)
         return self._shaped(self.examples_.observed(filled))
 
     def loo_score(self) -> float:
         """R² of predicting each example from all others, averaged over outputs.
 
-        One example cannot tell: NaN, with a warning.
+        With one example: NaN, with a warning.
         """
         check_is_fitted(self)
         self._check_here()
@@ -223,12 +223,11 @@ class NadarayaWatsonRegressor(RegressorMixin, NadarayaWatson):  # type: ignore[m
         return float(1 - share.mean())
 
     def _cannot_tell(self, what: str) -> bool:
-        """Whether there is one example alone, nothing to hold it against; then warns."""
+        """Whether there is only one example, which leaves nothing to compare with; then warns."""
         one = len(self.examples_.target) == 1 and self.examples_.copies[0] <= 1
         if one:
             warnings.warn(
-                f"one row of data cannot tell {what}: there is no other to hold it against; "
-                "the answer is NaN",
+                f"{what} cannot be estimated from one row of data; the answer is NaN",
                 BandwidthWarning,
                 stacklevel=3,
             )
@@ -272,15 +271,15 @@ def _targets(estimator: Any, y: Any) -> Array:
     return np.require(checked, requirements="W")  # torch shares no memory that is not
 
 
-def _quantiles(weights: Array, target: Array, wanted: Array) -> Array:
+def _quantiles(weights: Array, target: Array, levels: Array) -> Array:
     """Of each column of the targets (m, k) under weights (n, m): (n, q, k)."""
-    found = np.empty((len(weights), wanted.size, target.shape[1]))
+    quantiles = np.empty((len(weights), levels.size, target.shape[1]))
     for column in range(target.shape[1]):
         order = np.argsort(target[:, column], kind="stable")
         reached = np.cumsum(weights[:, order], axis=1)
         # Rounding must not carry a sum that is exactly the quantile to the next target.
-        share = wanted * reached[:, -1:] * (1 - 1e-12)
+        share = levels * reached[:, -1:] * (1 - 1e-12)
         for row in range(len(weights)):
             places = np.searchsorted(reached[row], share[row])
-            found[row, :, column] = target[order[np.minimum(places, len(order) - 1)], column]
-    return found
+            quantiles[row, :, column] = target[order[np.minimum(places, len(order) - 1)], column]
+    return quantiles

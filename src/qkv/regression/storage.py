@@ -1,7 +1,7 @@
-"""A fitted model on disk: one safetensors file, JSON for what is no array, no code.
+"""A fitted model on disk: one safetensors file, with JSON for all but arrays; no code is stored.
 
-Whatever is read is checked before it is used: names, types and shapes of arrays before they are
-loaded, then their values, and that all fit each other.
+Everything is validated before use: names, types and shapes of arrays before they are loaded, then
+their values and their consistency.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qkv.similarity import NAMED
 FORMAT, VERSION = "qkv.regression", 1
 MOST_JSON = 2**26  # bytes
 
-#: Arrays of a file: their type, and their axes by letters that stand for one size each.
+#: Arrays of a file: their type, and their axes, where one letter stands for one size.
 ARRAYS = {
     "number": ("F64", "md"),
     "code": ("I64", "mc"),
@@ -44,17 +44,17 @@ CLASSES = {"b": bool, "i": np.int64, "u": np.uint64, "f": np.float64, "U": str, 
 
 
 def save(model: Any, path: Path) -> None:
-    """Write a fitted model to `path`, whole or not at all."""
+    """Write a fitted model to `path`, atomically."""
     numpy = require("safetensors.numpy", "regress")
     examples = model.examples_
-    kept = np.zeros(model.row_count_, dtype=np.uint8)
-    kept[model.rows_] = 1
+    is_kept = np.zeros(model.row_count_, dtype=np.uint8)
+    is_kept[model.rows_] = 1
     arrays = {
         "number": examples.keys.number,
         "code": examples.keys.code,
         "target": examples.observed(examples.target),
         "rows": model.rows_.astype(np.int64),
-        "kept": kept,
+        "kept": is_kept,
         "bandwidth": model.bandwidth_,
         "smoothing": model.smoothing_,
         "cv_curve": model.cv_curve_,
@@ -75,12 +75,12 @@ def save(model: Any, path: Path) -> None:
         "classes": _classes(model),
     }
     text = json.dumps(facts, ensure_ascii=False, allow_nan=False)
-    whole = numpy.save(
+    content = numpy.save(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         metadata={"qkv": text},
     )
-    with replacing(path) as half:
-        half.write_bytes(whole)
+    with replacing(path) as partial:
+        partial.write_bytes(content)
 
 
 def load(kind: type, path: Path) -> Any:
@@ -112,7 +112,7 @@ def _restored(
     numbers = [Number(*column) for column in facts["numbers"]]
     names = [Names(*column) for column in facts["names"]]
     model.columns_ = Columns(numbers, names)
-    model.examples_ = TrainingData.seen(
+    model.examples_ = TrainingData.of_observed(
         Keys(arrays["number"], arrays["code"]),
         arrays["target"],
         arrays.get("weight"),
@@ -136,7 +136,7 @@ def _restored(
 
 
 def _parameters(model: Any) -> dict[str, Any]:
-    found = {name: _json(value) for name, value in model.get_params(deep=False).items()}
+    parameters = {name: _json(value) for name, value in model.get_params(deep=False).items()}
     kernel = model.kernel
     if not isinstance(kernel, str):
         named = [name for name in NAMES if type(NAMED[name]) is type(kernel)]
@@ -145,8 +145,8 @@ def _parameters(model: Any) -> dict[str, Any]:
                 f"a model of one of the kernels {', '.join(NAMES)} can be saved; "
                 f"got {type(kernel).__name__}"
             )
-        found["kernel"] = named[0]
-    return found
+        parameters["kernel"] = named[0]
+    return parameters
 
 
 def _json(value: Any) -> Any:
@@ -181,7 +181,7 @@ def _facts(metadata: Any, kind: type, path: Path) -> dict[str, Any]:
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         _refuse(path, "it does not say what it is")
     if facts.get("version") != VERSION:
-        _refuse(path, f"its version is {facts.get('version')!r}, and {VERSION} is known")
+        _refuse(path, f"its version is {facts.get('version')!r}, this qkv reads {VERSION}")
     if facts.get("estimator") != kind.__name__:
         _refuse(path, f"it holds a {facts.get('estimator')}, not a {kind.__name__}")
     return facts

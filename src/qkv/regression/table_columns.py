@@ -12,7 +12,7 @@ Values = npt.NDArray[Any]
 
 
 def is_table(X: Any) -> bool:  # noqa: N803 - scikit-learn's name
-    """Whether X has columns of their own types."""
+    """Whether X is a table, with a type for each column."""
     return hasattr(X, "iloc") or hasattr(X, "to_series") or is_arrow(X)
 
 
@@ -29,10 +29,10 @@ def column(X: Any, place: int) -> Values:  # noqa: N803
     if is_arrow(X):
         import pyarrow as pa
 
-        found = X.column(place)
-        if pa.types.is_dictionary(found.type):
-            found = found.cast(found.type.value_type)
-        return np.asarray(found.to_numpy(zero_copy_only=False))
+        values = X.column(place)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        return np.asarray(values.to_numpy(zero_copy_only=False))
     if hasattr(X, "iloc"):
         return _of_pandas(X.iloc[:, place])
     if hasattr(X, "to_series"):
@@ -73,12 +73,12 @@ def as_times(values: Values) -> tuple[Values, str] | None:
     """
     if values.dtype.kind == "M":
         return values, "days" if np.datetime_data(values.dtype)[0] == "D" else "seconds"
-    there = values[~missing(values)] if values.dtype.kind == "O" else values[:0]
-    if len(there) == 0 or not all(isinstance(value, dt.date) for value in there):
+    present = values[~missing(values)] if values.dtype.kind == "O" else values[:0]
+    if len(present) == 0 or not all(isinstance(value, dt.date) for value in present):
         return None
-    dates = not any(isinstance(value, dt.datetime) for value in there)
-    if not dates and any(getattr(value, "tzinfo", None) is not None for value in there):
-        if not all(getattr(value, "tzinfo", None) is not None for value in there):
+    dates = not any(isinstance(value, dt.datetime) for value in present)
+    if not dates and any(getattr(value, "tzinfo", None) is not None for value in present):
+        if not all(getattr(value, "tzinfo", None) is not None for value in present):
             raise ValueError("a column of times must have a time zone in all rows, or in none")
         values = np.array(
             [

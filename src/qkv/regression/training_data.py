@@ -1,4 +1,4 @@
-"""What was seen: keys, numbers and categories, with targets and weights; and how wide to look."""
+"""Training data: keys (numbers and categories), targets and weights; and the kernel's width."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Places: TypeAlias = npt.NDArray[np.intp]
 
 
 class Keys(NamedTuple):
-    """Rows as attention compares them."""
+    """Rows in the form in which they are compared."""
 
     number: Array  # (n, d): columns that have a distance; NaN where missing
     code: Codes  # (n, c): categories by number; see `categories` for those that have none
@@ -42,7 +42,7 @@ class TrainingData(NamedTuple):
     pivot: Array  # (k,)
 
     @classmethod
-    def seen(
+    def of_observed(
         cls, keys: Keys, target: Array, weight: Array | None, categories: tuple[Category, ...]
     ) -> TrainingData:
         """TrainingData of targets as they were observed."""
@@ -65,25 +65,25 @@ class TrainingData(NamedTuple):
         return np.average(self.target, axis=0, weights=self.weight)
 
     def present(self, column: int) -> tuple[Array, Array]:
-        """The numbers of a column that are there, (p, 1), and their copies (p,)."""
+        """The numbers of a column that are not missing, (p, 1), and their copies (p,)."""
         number = self.keys.number[:, column]
-        there = ~np.isnan(number)
-        return number[there, None], self.copies[there]
+        present = ~np.isnan(number)
+        return number[present, None], self.copies[present]
 
 
 class Width(NamedTuple):
-    """How wide to look."""
+    """The bandwidths and smoothings of a kernel."""
 
     bandwidth: Array  # (d,): one for each number; or their units, where `neighbors` is given
     smoothing: Array  # (c,): how much other categories weigh, in each column
-    neighbors: int | None = None  # each query looks as far as so many neighbours
+    neighbors: int | None = None  # each query's bandwidth reaches so many neighbours
 
 
 def pivot_of(low: Array, high: Array) -> Array:
-    """What targets between `low` and `high`, each (k,), are counted from.
+    """The pivot that is subtracted from targets between `low` and `high`, each (k,).
 
-    Targets far from 0 are counted from a pivot, so that what they differ by keeps its digits: but
-    only where none is lost, which is between half of the pivot and twice of it.
+    It preserves the digits in which targets far from 0 differ. It is 0 unless the subtraction is
+    exact, which holds for targets between half of the pivot and twice the pivot.
     """
     middle = low / 2 + high / 2
     least = np.minimum(np.abs(low), np.abs(high))

@@ -1,9 +1,9 @@
-"""How sure an answer is: the noise about it, and intervals that cover what will be observed.
+"""The uncertainty of an answer: its noise level, and prediction intervals.
 
 The noise at a query is attention over squared leave-one-out residuals. An interval takes the
-residuals of all examples, each divided by the noise that the others see at its place; their
-quantiles, times the noise at the query, are added to its answer. As each residual is held against
-a fit and a noise that did not know it, new observations fall outside about as often as these do
+residuals of all examples, each divided by its leave-one-out noise; their quantiles, times the noise
+at the query, are added to its answer. As fit and noise of each residual leave its example out, new
+observations fall outside about as often as these do
 (a conformal interval, by jackknife). The quantiles lie one place further out than those of the
 examples, which is what makes it hold for few of them.
 """
@@ -24,7 +24,7 @@ from qkv.similarity import Kernel
 
 
 class Noise(NamedTuple):
-    """What is needed to say how noisy a place is."""
+    """Leave-one-out residuals, from which the noise at any query is estimated."""
 
     residual: Array  # (m, k), leave-one-out
     overall: Array  # (k,): their mean square
@@ -34,15 +34,15 @@ class Noise(NamedTuple):
         return self._shrunk(pool(examples, kernel, width, query, self.residual**2), kernel)
 
     def at_others(self, examples: TrainingData, kernel: Kernel, width: Width) -> Array:
-        """The same at each example, by the residuals of the others, (m, k)."""
-        said, _ = LeaveOneOutPool(examples, kernel, self.residual**2).without_itself(width)
-        return self._shrunk(said, kernel)
+        """The same at each example, from the residuals of the others, (m, k)."""
+        pooled, _ = LeaveOneOutPool(examples, kernel, self.residual**2).without_itself(width)
+        return self._shrunk(pooled, kernel)
 
-    def _shrunk(self, said: WeightedMean, kernel: Kernel) -> Array:
+    def _shrunk(self, pooled: WeightedMean, kernel: Kernel) -> Array:
         # A few neighbours may agree by chance: the overall noise counts as one more of them.
         with np.errstate(over="ignore"):
-            count = np.minimum(np.exp(said.log_total) / height(kernel), 1e9)[:, None]
-        mean = (count * np.maximum(said.answer, 0) + self.overall) / (count + 1)
+            count = np.minimum(np.exp(pooled.log_total) / height(kernel), 1e9)[:, None]
+        mean = (count * np.maximum(pooled.answer, 0) + self.overall) / (count + 1)
         return np.asarray(np.sqrt(mean))
 
 

@@ -1,4 +1,4 @@
-"""The weights themselves, a batch of queries at a time: what asks for more than sums of them."""
+"""The weights themselves, a batch of queries at a time, where their sums are not enough."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def weights(
     kernel: Kernel,
     width: Width,
     query: Keys,
-    own: Places | None = None,
+    self_index: Places | None = None,
     leave_out: bool = False,
 ) -> Iterator[tuple[slice, Array, Array]]:
     """Batches of queries, their weights (rows, m) and the log of their totals (rows,).
 
-    `own` says which key each query is itself; `leave_out`, that it does not look at one copy of it.
+    `self_index` is the key that each query itself is; with `leave_out` one copy of it is left out.
     """
     m, d = examples.keys.number.shape
     step = max(1, 4 * TILE_BYTES // (8 * m * max(1, d)))
     copies = examples.copies
     for start in range(0, len(query), step):
         rows = slice(start, min(start + step, len(query)))
-        itself = None if own is None else own[rows]
+        itself = None if self_index is None else self_index[rows]
         logs = log_kernels(examples, kernel, width, query.take(rows), itself)
         weight = np.broadcast_to(copies, logs.shape)
         if leave_out:
@@ -43,12 +43,16 @@ def weights(
             weight[pairs] = np.maximum(weight[pairs] - 1, 0)
         with np.errstate(divide="ignore"):
             logs = logs + np.log(weight)
-        found = normalize(torch.from_numpy(logs), None, may_be_empty=True)
-        yield rows, found.weights.numpy(), found.log_total.numpy()
+        normalized = normalize(torch.from_numpy(logs), None, may_be_empty=True)
+        yield rows, normalized.weights.numpy(), normalized.log_total.numpy()
 
 
 def log_kernels(
-    examples: TrainingData, kernel: Kernel, width: Width, query: Keys, own: Places | None = None
+    examples: TrainingData,
+    kernel: Kernel,
+    width: Width,
+    query: Keys,
+    self_index: Places | None = None,
 ) -> Array:
     """log K of every pair, (n, m); -inf where it is 0."""
     logs = log_factor(examples.keys.code, query.code, examples.categories, width.smoothing)
@@ -58,7 +62,7 @@ def log_kernels(
         return logs + _log_of_shared(kernel, width, query.number, examples.keys.number)
     similarity, tokens = at(kernel, width.bandwidth), query.number
     if width.neighbors is not None:
-        tokens = with_widths(examples, width, query.number, own)
+        tokens = with_widths(examples, width, query.number, self_index)
         similarity = Adaptive(similarity)
     with torch.no_grad():
         scores = similarity.log_score(
@@ -68,7 +72,7 @@ def log_kernels(
 
 
 def _log_of_shared(kernel: Kernel, width: Width, query: Array, key: Array) -> Array:
-    """log K by the numbers that query and key share, scaled up to all; -inf if there is none."""
+    """log K from the numbers that neither query nor key lacks, scaled up to all; -inf if none."""
     difference = (query[:, None] - key[None]) / width.bandwidth
     shared = (~np.isnan(difference)).sum(axis=-1)
     squared = np.nansum(difference**2, axis=-1) * (key.shape[1] / np.maximum(shared, 1))

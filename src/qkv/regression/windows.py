@@ -1,8 +1,8 @@
-"""Moments of the keys in sight of each query on a line, formed about the query's nearest key.
+"""Moments of the keys within reach of each query on a line, taken about the query's nearest key.
 
-Local lines need the spread of the keys in sight. Taken from sums about one centre it loses
-eps · (distance from there / bandwidth)²; where bandwidths are narrow these sums take each window
-anew, key by key, and lose nothing.
+Local lines need the variance of the keys within reach. Computed from sums about one centre it has
+an error of eps · (distance from the centre / bandwidth)²; where bandwidths are narrow, each window
+is therefore summed separately, key by key, without that error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Shape(NamedTuple):
     kind: int
     coefficients: Double1  # of a polynomial in u, 0 beyond 1
     h: float
-    margin: float  # keys that weigh less than exp(-margin) of the nearest are out of sight
+    margin: float  # keys that weigh less than exp(-margin) of the nearest are ignored
 
 
 class Moments(NamedTuple):
@@ -36,7 +36,7 @@ class Moments(NamedTuple):
     variance: Double1  # (n,): of z
     value: Double2  # (n, columns): ȳ, less the keys' mean
     slope: Double2  # (n, columns): cov(z, y)
-    log_total: Double1  # (n,); -inf where nothing is in sight
+    log_total: Double1  # (n,); -inf where no key is within reach
 
 
 @kernel_in_order
@@ -47,20 +47,20 @@ def window_moments(
     """For queries in any order; where `itself` ≥ 0, one leaves out a copy of that key."""
     key, m = keys.key, keys.key.size
     for i in range(start, stop):
-        x, own, rest = query[i], itself[i], 0.0
+        x, self_index, self_weight = query[i], itself[i], 0.0
         before, after = 0, 0
-        if own >= 0:
-            rest = max(keys.weight[own] - 1.0, 0.0)
-            before, after = own - 1, own + 1
+        if self_index >= 0:
+            self_weight = max(keys.weight[self_index] - 1.0, 0.0)
+            before, after = self_index - 1, self_index + 1
         else:
             after = count_up_to(key, x)
             before = after - 1
-        pivot = own if rest > 0.0 else _nearer(x, before, after, key)
+        pivot = self_index if self_weight > 0.0 else _nearer(x, before, after, key)
         moments.log_total[i] = -np.inf
         if pivot < 0:
             continue
         near = abs(x - key[pivot]) / shape.h
-        # What lies beyond weighs nothing beside the nearest key; a little wider, for rounding.
+        # Keys beyond are negligible compared with the nearest; slightly wider, for rounding.
         reach = 1.0
         if shape.kind == GAUSSIAN:
             reach = math.sqrt(near * near + 2.0 * shape.margin)
@@ -68,9 +68,9 @@ def window_moments(
             reach = near + shape.margin
         reach = reach * shape.h * (1.0 + 1e-12)
         lo, hi = count_below(key, x - reach), count_up_to(key, x + reach)
-        # Keys beside the pivot belong to the window whatever rounding says of its ends.
+        # The pivot belongs to the window whatever rounding does to its ends.
         lo, hi = min(lo, pivot), min(max(hi, pivot + 1), m)
-        _sum(i, x, lo, hi, own, rest, pivot, keys, shape, moments)
+        _sum(i, x, lo, hi, self_index, self_weight, pivot, keys, shape, moments)
 
 
 @device_in_order
@@ -85,17 +85,19 @@ def _nearer(x: float, before: int, after: int, key: Any) -> Any:
 
 @device_in_order
 def _sum(
-    i: int, x: float, lo: int, hi: int, own: int, rest: float, pivot: int, keys: Any, shape: Any,
-    moments: Any,
+    i: int, x: float, lo: int, hi: int, self_index: int, self_weight: float, pivot: int, keys: Any,
+    shape: Any, moments: Any,
 ) -> None:  # fmt: skip
-    """The moments of query i over the keys lo to hi, key `own` with the weight `rest`."""
+    """The moments of query i over the keys lo to hi, key `self_index` weighted `self_weight`."""
     h, columns = shape.h, keys.value.shape[1]
     near, centre = abs(x - keys.key[pivot]) / h, (keys.key[pivot] - x) / h
     total, first, second = 0.0, 0.0, 0.0
     for c in range(columns):
         moments.value[i, c], moments.slope[i, c] = 0.0, 0.0
     for j in range(lo, hi):
-        weight = (rest if j == own else keys.weight[j]) * _weigh(x, keys.key[j], near, shape)
+        weight = (self_weight if j == self_index else keys.weight[j]) * _weigh(
+            x, keys.key[j], near, shape
+        )
         z = (keys.key[j] - keys.key[pivot]) / h
         total += weight
         first += weight * z
@@ -131,7 +133,7 @@ def _weigh(x: float, key: float, near: float, shape: Any) -> Any:
     if distance > shape.h:
         return 0.0
     degree = shape.coefficients.size - 1
-    found = shape.coefficients[degree]
+    weight = shape.coefficients[degree]
     for j in range(degree - 1, -1, -1):
-        found = found * u + shape.coefficients[j]
-    return max(found, 0.0)
+        weight = weight * u + shape.coefficients[j]
+    return max(weight, 0.0)

@@ -1,4 +1,4 @@
-"""One pass over a table: missing entries left out, rows weighed, partial answers merged."""
+"""One pass over a table: rows with missing entries skipped, rows weighted, partial sums merged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from qkv.table import kernels
 from qkv.table.block import Block, Question, Rows, block, weigh
-from qkv.table.columns import Kind, kind_of, lacking, plain
+from qkv.table.columns import Kind, kind_of, missing_mask, plain
 from qkv.table.comparison import Coded
 from qkv.table.groups import Groups
 from qkv.table.row_weights import RowWeights
@@ -21,10 +21,10 @@ from qkv.table.sources.base import arrow_filter
 from qkv.table.sums import Sums
 from qkv.table.where import Condition, columns_of
 
-#: Is told how many rows have been read, and how many there are, where that is known.
-Progress: TypeAlias = Callable[[int, int | None], None]
+#: Called with the number of rows read, and their total where that is known.
+ProgressCallback: TypeAlias = Callable[[int, int | None], None]
 
-#: Entries of a (queries, rows) block that is made at once.
+#: Entries of a (queries, rows) block that is allocated at once.
 _BLOCK = 2**22
 #: Rows kept for a picture of the table, at most.
 _SAMPLE = 1024
@@ -32,7 +32,7 @@ _SAMPLE = 1024
 
 @dataclass
 class Sample:
-    """Every so-many-th row, more sparsely as more come."""
+    """Every n-th row; n doubles as more rows arrive, so that the sample stays bounded."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     step: int = 1
@@ -52,7 +52,7 @@ class Sample:
         return Sample(list(self.batches), self.step, self.seen)  # batches never change
 
     def merge(self, other: Sample) -> None:
-        """Let the rows of another sample follow, both as sparsely as their number asks for."""
+        """Append another sample, thinning both to the same step."""
         step = max(self.step, other.step)
         while -(-self.seen // step) + -(-other.seen // step) > _SAMPLE:
             step *= 2
@@ -63,14 +63,14 @@ class Sample:
 def _thinned(sample: Sample, step: int) -> list[pa.RecordBatch]:
     if step == sample.step or not sample.batches:
         return sample.batches
-    whole = pa.Table.from_batches(sample.batches).combine_chunks()
-    places = pa.array(np.arange(0, len(whole), step // sample.step))
-    return whole.take(places).to_batches()  # type: ignore[no-any-return]
+    table = pa.Table.from_batches(sample.batches).combine_chunks()
+    places = pa.array(np.arange(0, len(table), step // sample.step))
+    return table.take(places).to_batches()  # type: ignore[no-any-return]
 
 
 @dataclass
 class Reading:
-    """What a pass found."""
+    """The sums of a pass, for every value column."""
 
     sums: list[Sums]  # one for each value column
     groups: Groups
@@ -81,25 +81,25 @@ class Reading:
     sample: Sample = field(default_factory=Sample)
 
     def merge(self, other: Reading) -> Reading:
-        """This pass and one over rows that follow, as one pass.
+        """This pass and one over the rows after it, as one pass.
 
-        Associative up to rounding, so rows may be read in any parts, by anyone. Neither is
-        changed: a worker may be asked for it again.
+        Associative up to rounding, so rows may be split in any way, over any workers. Neither
+        operand is changed: a worker may have to send its result again.
         """
-        whole, other = copy.deepcopy((self, other))
-        own, theirs = whole.weights.meet(other.weights)
-        groups = whole.groups.numbers(other.groups)
-        for left, right in zip(whole.sums, other.sums, strict=True):
-            left.shrink(own)
-            right.shrink(theirs)
-            left.merge(right, groups, whole.used)
+        merged, other = copy.deepcopy((self, other))
+        our_scale, their_scale = merged.weights.meet(other.weights)
+        groups = merged.groups.numbers(other.groups)
+        for left, right in zip(merged.sums, other.sums, strict=True):
+            left.shrink(our_scale)
+            right.shrink(their_scale)
+            left.merge(right, groups, merged.used)
             left.leaders.forget()
         for name, count in other.missing.items():
-            whole.missing[name] += count
-        whole.rows += other.rows
-        whole.used += other.used
-        whole.sample.merge(other.sample)
-        return whole
+            merged.missing[name] += count
+        merged.rows += other.rows
+        merged.used += other.used
+        merged.sample.merge(other.sample)
+        return merged
 
 
 def read(
@@ -108,10 +108,10 @@ def read(
     values: list[str],
     by: list[str],
     weights: RowWeights,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Reading:
     """Weigh every row of the scan for each query."""
-    keys = [own.column for own in question.comparisons]
+    keys = [comparison.column for comparison in question.comparisons]
     needed = [*dict.fromkeys([*keys, *by, *weights.columns])]
     reading = Reading(
         [Sums(name, question.n, question.top) for name in values],
@@ -142,33 +142,35 @@ def _read(
     reading: Reading,
     scan: Scan,
 ) -> None:
-    """Add what the rows of a batch say, of which none lacks a key."""
+    """Add the rows of a batch, none of which lacks a key, to the sums."""
     kinds = [kind_of(batch.column(sums.column).type) for sums in reading.sums]
     for piece, start in _pieces(batch, question, kinds):
         logs, shrunk = weights.logs(piece)
         rows = Rows(piece, logs, reading.groups.of(piece), np.empty(0, np.int64))
-        whole: Block | None = None
+        full_block: Block | None = None
         for sums in reading.sums:
             if shrunk:
                 sums.shrink(shrunk)
-            absent = None if sums.column in scan.complete else lacking(piece.column(sums.column))
+            absent = (
+                None if sums.column in scan.complete else missing_mask(piece.column(sums.column))
+            )
             if absent is None:
-                own = whole = whole or block(rows, question)
+                compared = full_block = full_block or block(rows, question)
                 sums.used += len(piece)
             else:
-                there = np.flatnonzero(~absent)
+                present = np.flatnonzero(~absent)
                 sums.missing += _count_inside(piece, absent, scan.window)
-                sums.used += len(there)
-                own = block(rows.take(there), question)
-            if len(own.rows.batch) and len(own.arrangement.groups):
-                found = weigh(own, sums.column, reading.used + start, question)
-                sums.add(found, own.arrangement.groups)
+                sums.used += len(present)
+                compared = block(rows.take(present), question)
+            if len(compared.rows.batch) and len(compared.arrangement.groups):
+                partial = weigh(compared, sums.column, reading.used + start, question)
+                sums.add(partial, compared.arrangement.groups)
 
 
 def complete(
     batch: pa.RecordBatch,
     missing: dict[str, int],
-    known: frozenset[str] = frozenset(),
+    complete_columns: frozenset[str] = frozenset(),
     window: Condition | None = None,
 ) -> tuple[pa.RecordBatch, np.ndarray | None]:
     """The rows that lack none of these columns, and where they stood; None if all are there.
@@ -177,15 +179,15 @@ def complete(
     that can skip rows outside of the window never see what these lack; so, of all sources, only
     rows inside are counted.
     """
-    there: np.ndarray | None = None
+    present: np.ndarray | None = None
     for name in missing:
-        absent = None if name in known else lacking(batch.column(name))
+        absent = None if name in complete_columns else missing_mask(batch.column(name))
         if absent is not None:
             missing[name] += _count_inside(batch, absent, window)
-            there = ~absent if there is None else there & ~absent
-    if there is None:
+            present = ~absent if present is None else present & ~absent
+    if present is None:
         return batch, None
-    positions = np.flatnonzero(there)
+    positions = np.flatnonzero(present)
     return batch.take(pa.array(positions)), positions
 
 
@@ -200,11 +202,11 @@ def _count_inside(batch: pa.RecordBatch, chosen: np.ndarray, window: Condition |
 def _count_removed(
     batch: pa.RecordBatch, positions: np.ndarray, columns: list[Sums], window: Condition | None
 ) -> None:
-    """Count what rows lack beside a key, which are not weighed for that reason."""
+    """Count missing entries of rows that are skipped for lack of a key."""
     removed = np.ones(len(batch), bool)
     removed[positions] = False
     for sums in columns:
-        absent = lacking(batch.column(sums.column))
+        absent = missing_mask(batch.column(sums.column))
         if absent is not None:
             sums.missing += _count_inside(batch, absent & removed, window)
 
@@ -213,7 +215,7 @@ def _pieces(
     batch: pa.RecordBatch, question: Question, kinds: list[Kind]
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The batch in parts small enough for blocks of (queries, rows), where such are needed."""
-    coded = all(isinstance(own, Coded) for own in question.comparisons)
+    coded = all(isinstance(comparison, Coded) for comparison in question.comparisons)
     if coded and all(kind is Kind.NUMBER for kind in kinds):
         yield batch, 0
         return

@@ -1,4 +1,4 @@
-"""What a table says to a query, and why."""
+"""The answer of a table to a query, with the rows and the plan behind it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Answer:
     """The answer to one query; print it.
 
-    Numbers give their weighed mean as `value` and their weighed deviation as `std`, a list for
+    Numbers give their weighted mean as `value` and their weighted deviation as `std`, a list for
     vectors. Other values give a `distribution`, the heaviest first, and the heaviest as `value`.
     Where no row has any weight, `value` is None.
     """
@@ -46,7 +46,7 @@ class Answer:
         return self.value is not None
 
     def interval(self, level: float = 0.9) -> tuple[float, float] | None:
-        """Where the mean lies with this probability, as far as this table tells.
+        """A confidence interval for the mean at this level.
 
         value ± z · std / √(effective_rows − 1). None where values are no single numbers, or where
         less than two rows' worth of weight leaves the spread unknown.
@@ -57,7 +57,7 @@ class Answer:
         return None if math.isnan(far) else (self.value - far, self.value + far)
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer as JSON has it."""
+        """The answer as a dictionary that JSON can hold."""
         interval = self.interval()
         return {
             "query": jsonable(dict(self.query)),
@@ -127,8 +127,10 @@ def reach(std: Any, effective_rows: Any, level: float) -> Any:
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must lie between 0 and 1; got {level}")
     z = NormalDist().inv_cdf(0.5 + level / 2)
-    known = effective_rows >= 2.0
-    return np.where(known, z * std / np.sqrt(np.where(known, effective_rows, 2.0) - 1.0), np.nan)
+    is_estimable = effective_rows >= 2.0
+    return np.where(
+        is_estimable, z * std / np.sqrt(np.where(is_estimable, effective_rows, 2.0) - 1.0), np.nan
+    )
 
 
 def records_to_arrow(records: list[dict[str, Any]]) -> pa.Table:
@@ -137,8 +139,8 @@ def records_to_arrow(records: list[dict[str, Any]]) -> pa.Table:
     columns = {}
     for name in names:
         entries = [record.get(name) for record in records]
-        known = any(entry is not None for entry in entries)
-        number = not known and name.endswith(("std", "interval_low", "interval_high"))
+        has_entries = any(entry is not None for entry in entries)
+        number = not has_entries and name.endswith(("std", "interval_low", "interval_high"))
         columns[name] = pa.array(entries, pa.float64() if number else None)
     return pa.table(columns)
 
@@ -150,7 +152,7 @@ def _plain(entry: Any) -> Any:
 
 
 def jsonable(entry: Any) -> Any:
-    """An entry as JSON has it; what JSON lacks becomes text."""
+    """An entry as a JSON value; types that JSON lacks become text."""
     entry = _plain(entry)
     if isinstance(entry, Mapping):
         return {str(name): jsonable(part) for name, part in entry.items()}

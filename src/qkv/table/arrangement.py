@@ -1,4 +1,4 @@
-"""The order in which rows are met: groups together, and where that pays, by their keys."""
+"""The order in which rows are processed: by group and, where that pays, by key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qkv.table.groups import Membership
 
 
 class Arrangement:
-    """Rows in another order; some may be left out. As they come, if nothing else is said."""
+    """Rows in another order; some may be left out. By default the order in which they are read."""
 
     def __init__(self, groups: np.ndarray, bounds: np.ndarray) -> None:
         self.groups = groups  # (g,): the numbers of the groups, in the order in which they lie
@@ -44,8 +44,8 @@ class Sorted(Arrangement):
 class Grouped(Arrangement):
     """Rows of a group side by side, in the order in which they came.
 
-    Each is told its place, and columns are read from start to end: where places are drawn from the
-    columns instead, each cache line is fetched again for every group that has a row in it.
+    Columns are read sequentially and entries scattered to their places: gathering instead would
+    fetch each cache line again for every group that has a row in it.
     """
 
     def __init__(self, membership: Membership) -> None:

@@ -23,7 +23,7 @@ from qkv.table.sums import Sums
 
 
 class Assembly:
-    """A pass that is done, from which answers are taken one by one."""
+    """A finished pass, from which answers are assembled one by one."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Assembly:
             return [self._values(0, number, several) for number in range(len(self._queries))]
         labels = self._reading.groups.labels
         order = sorted(range(len(labels)), key=labels.__getitem__)
-        found = np.zeros((len(labels), len(self._queries)), bool)
+        is_answered = np.zeros((len(labels), len(self._queries)), bool)
         for column in self._columns:
             totals = column.sums.partial.total.reshape(-1, len(self._queries))
-            found[: len(totals)] |= totals > 0.0
+            is_answered[: len(totals)] |= totals > 0.0
         return [
             GroupAnswers(
                 by,
@@ -66,7 +66,7 @@ class Assembly:
                         group, number, several
                     )
                     for group in order
-                    if found[group, number]
+                    if is_answered[group, number]
                 },
                 one,
             )
@@ -74,7 +74,9 @@ class Assembly:
         ]
 
     def _values(self, group: int, number: int, several: bool) -> Answer | ColumnAnswers:
-        answers = {own.sums.column: self._answer(own, group, number) for own in self._columns}
+        answers = {
+            column.sums.column: self._answer(column, group, number) for column in self._columns
+        }
         return (
             ColumnAnswers(answers, self._queries[number])
             if several
@@ -111,11 +113,11 @@ class Assembly:
         )
 
     def _summary(self, sums: Sums, place: int, total: float) -> tuple[Any, Any, dict[Any, float]]:
-        found: TablePartial = sums.partial
+        partial: TablePartial = sums.partial
         if kind_of(self._schema.field(sums.column).type) in (Kind.NUMBER, Kind.VECTOR):
-            deviation = np.sqrt(found.spread[place] / total)
-            return _number(found.mean[place]), _number(deviation), {}
-        distribution = _distribution(found.values, found.mass[place] / total)
+            deviation = np.sqrt(partial.spread[place] / total)
+            return _number(partial.mean[place]), _number(deviation), {}
+        distribution = _distribution(partial.values, partial.mass[place] / total)
         return next(iter(distribution)), None, distribution
 
     def _heaviest(self, column: _Column, place: int, total: float) -> list[dict[str, Any]]:

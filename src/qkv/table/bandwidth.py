@@ -1,4 +1,4 @@
-"""How far to look, where nobody says: the bandwidths of least leave-one-out error on a sample.
+"""Default bandwidths: those of least leave-one-out error on a sample of the table.
 
 The search, and the error of numbers, are those of the regressor: the same rows get the same width.
 """
@@ -23,14 +23,14 @@ from qkv.table.similarity_spec import SimilaritySpec, compare
 from qkv.table.sources import Request, Source
 from qkv.table.sources.base import Where
 
-#: Rows that are foretold from each other.
+#: Rows in the sample, each of which is predicted from the others.
 SAMPLE_ROWS = 1000
 
 Array = npt.NDArray[np.float64]
 
 
 class Lots(NamedTuple):
-    """Rows that drew the lowest lots, the lowest first."""
+    """A random sample: the rows with the lowest random keys, the lowest first."""
 
     rows: pa.Table
     lots: np.ndarray
@@ -44,57 +44,57 @@ class Lots(NamedTuple):
 
 
 def sample_request(source: Source, columns: list[str], where: Where) -> Request:
-    """What is asked of a source, to draw rows evenly from all of it, the same ones each time."""
+    """The request that reads a source for a uniform, reproducible sample of its rows."""
     if source.once:
         raise ValueError(
-            f"bandwidth must be given: to choose it takes a reading of its own, and this source "
+            f"bandwidth must be given: choosing it needs a separate scan, and this source "
             f"({source.description}) can be read only once"
         )
     return Request(columns, whole_rows=False, where=where)
 
 
 def draw(source: Source, request: Request, before: int = 0) -> Lots:
-    """Every row draws a lot, as its number in the table has it: `before` come before these."""
+    """Sample rows by a random key that depends only on their number; `before` precede these."""
     bits = np.random.PCG64(0).advance(before)
     generator = np.random.Generator(bits)
     schema = pa.schema([source.schema.field(name) for name in request.columns])
-    kept = Lots(schema.empty_table(), np.empty(0))
+    sample = Lots(schema.empty_table(), np.empty(0))
     for batch in source.scan(request).batches():
         here, _ = complete(batch, dict.fromkeys(request.columns, 0))
-        kept = kept.merge(Lots(pa.Table.from_batches([here]), generator.random(len(here))))
-    return kept
+        sample = sample.merge(Lots(pa.Table.from_batches([here]), generator.random(len(here))))
+    return sample
 
 
 def count_rows(source: Source, request: Request) -> int:
-    """How many rows would draw."""
+    """How many rows can be sampled."""
     return sum(
         len(complete(batch, dict.fromkeys(request.columns, 0))[0])
         for batch in source.scan(request).batches()
     )
 
 
-def choose(rows: pa.Table, wanted: dict[str, SimilaritySpec], value: str) -> dict[str, float]:
+def choose(rows: pa.Table, specs: dict[str, SimilaritySpec], value: str) -> dict[str, float]:
     """Bandwidths for the columns that lack one.
 
-    Leave-one-out: each row's value is foretold by all other rows. Numbers are judged by squared
-    error, other values by the logarithm of the weight that their own value got.
+    Leave-one-out: each row's value is predicted from all other rows. Numbers are judged by squared
+    error, other values by the log-likelihood of the row's value.
     """
-    lacking = [column for column, own in wanted.items() if own.lacks_bandwidth]
-    points = {column: _points(_whole(rows.column(column)), column) for column in lacking}
+    unset = [column for column, spec in specs.items() if spec.lacks_bandwidth]
+    points = {column: _points(_combined(rows.column(column)), column) for column in unset}
     if len(rows) < 2:
-        return dict.fromkeys(lacking, 1.0)
-    values = _whole(rows.column(value))
-    score = _on_a_line(points, wanted, values) if len(wanted) == 1 else None
+        return dict.fromkeys(unset, 1.0)
+    values = _combined(rows.column(value))
+    score = _on_a_line(points, specs, values) if len(specs) == 1 else None
     on_a_line = score is not None
-    compact = all(wanted[column].name in COMPACT for column in lacking)
-    compact = compact and (on_a_line or len(lacking) > 1)  # else finer steps would take too long
-    score = score or _between_all(rows, points, wanted, values)
+    compact = all(specs[column].name in COMPACT for column in unset)
+    compact = compact and (on_a_line or len(unset) > 1)  # else finer steps would take too long
+    score = score or _between_all(rows, points, specs, values)
     copies = np.ones(len(rows))
-    axes = [span(points[column], copies, len(lacking), compact) for column in lacking]
-    if on_a_line and wanted[lacking[0]].name == "boxcar":
-        axes[0] = axes[0]._replace(places=_steps(points[lacking[0]][:, 0], values))
-    best = search(score, axes, len(lacking), affordable_grid(len(rows)))
-    return dict(zip(lacking, np.exp(best.point).tolist(), strict=True))
+    axes = [span(points[column], copies, len(unset), compact) for column in unset]
+    if on_a_line and specs[unset[0]].name == "boxcar":
+        axes[0] = axes[0]._replace(places=_steps(points[unset[0]][:, 0], values))
+    best = search(score, axes, len(unset), affordable_grid(len(rows)))
+    return dict(zip(unset, np.exp(best.point).tolist(), strict=True))
 
 
 def _steps(key: Array, values: pa.Array) -> tuple[float, ...]:
@@ -104,34 +104,34 @@ def _steps(key: Array, values: pa.Array) -> tuple[float, ...]:
 
 
 def _on_a_line(
-    points: dict[str, Array], wanted: dict[str, SimilaritySpec], values: pa.Array
+    points: dict[str, Array], specs: dict[str, SimilaritySpec], values: pa.Array
 ) -> Score | None:
     """By sums over sorted keys, if keys and values are numbers."""
-    ((column, own),) = wanted.items()
+    ((column, spec),) = specs.items()
     if points[column].shape[1] != 1 or kind_of(values.type) is not Kind.NUMBER:
         return None
-    if own.name not in SORTED or failure(own.name) is not None:
+    if spec.name not in SORTED or failure(spec.name) is not None:
         return None
     judge = _Numbers(values)
     line = SortedKeys(np.ascontiguousarray(points[column][:, 0]), judge.truth)
 
     def score(point: Array) -> float:
-        said = line.pool_others(own.name, math.exp(point[0]))
-        return judge.score(said.answer, np.isneginf(said.log_total))
+        pooled = line.pool_others(spec.name, math.exp(point[0]))
+        return judge.score(pooled.answer, np.isneginf(pooled.log_total))
 
     return score
 
 
 def _between_all(
-    rows: pa.Table, points: dict[str, Array], wanted: dict[str, SimilaritySpec], values: pa.Array
+    rows: pa.Table, points: dict[str, Array], specs: dict[str, SimilaritySpec], values: pa.Array
 ) -> Score:
     """By the weights of all pairs of rows."""
     fixed = np.zeros((len(rows), len(rows)))
-    np.fill_diagonal(fixed, -np.inf)  # no row may look at itself
-    for column, own in wanted.items():
+    np.fill_diagonal(fixed, -np.inf)  # leave each row itself out
+    for column, spec in specs.items():
         if column not in points:
-            keys = _whole(rows.column(column))
-            fixed += compare(column, keys.type, keys, own).logs(keys)
+            keys = _combined(rows.column(column))
+            fixed += compare(column, keys.type, keys, spec).logs(keys)
     squares = {column: _squared_distances(point) for column, point in points.items()}
     numeric = kind_of(values.type) in (Kind.NUMBER, Kind.VECTOR)
     judge = _Numbers(values) if numeric else _Names(values)
@@ -139,13 +139,13 @@ def _between_all(
     def score(point: Array) -> float:
         logs = fixed.copy()
         for (column, square), width in zip(squares.items(), np.exp(point), strict=True):
-            logs += log_kernel(wanted[column].name, square / width**2)
+            logs += log_kernel(specs[column].name, square / width**2)
         return judge.of_weights(_weights(logs))
 
     return score
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _combined(column: pa.ChunkedArray) -> pa.Array:
     combined = column.combine_chunks()
     array = combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined
     return plain(array)
@@ -167,8 +167,8 @@ def _weights(logs: Array) -> Array:
     peak = logs.max(axis=1, keepdims=True, initial=-np.inf)
     weights = np.exp(logs - np.where(np.isneginf(peak), 0.0, peak))
     total = weights.sum(axis=1, keepdims=True)
-    found: Array = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-    return found
+    normalized: Array = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return normalized
 
 
 class _Numbers:
@@ -184,15 +184,15 @@ class _Numbers:
     def of_weights(self, weights: Array) -> float:
         return self.score(weights @ self.truth, weights.sum(axis=1) == 0)
 
-    def score(self, foretold: Array, nobody: npt.NDArray[np.bool_]) -> float:
-        """What is foretold (m, k) against the truth; who sees nobody guesses the others' mean."""
+    def score(self, predicted: Array, has_none: npt.NDArray[np.bool_]) -> float:
+        """The squared error of predictions (m, k); where none, the others' mean is predicted."""
         mean_of_others = -self.truth / (len(self.truth) - 1)
-        foretold = np.where(nobody[:, None], mean_of_others, foretold)
-        return log_error(float(((foretold - self.truth) ** 2).mean()), self.variance)
+        predicted = np.where(has_none[:, None], mean_of_others, predicted)
+        return log_error(float(((predicted - self.truth) ** 2).mean()), self.variance)
 
 
 class _Names:
-    """The surprise at values that are equal or not."""
+    """The negative log-likelihood of categorical values."""
 
     def __init__(self, values: pa.Array) -> None:
         codes = values.dictionary_encode().indices.to_numpy()
@@ -200,5 +200,5 @@ class _Names:
         self.floor = 1.0 / len(codes) ** 2
 
     def of_weights(self, weights: Array) -> float:
-        found = np.maximum((weights * self.same).sum(axis=1), self.floor)
-        return round(float(-np.log(found).mean()), 10)
+        shares = np.maximum((weights * self.same).sum(axis=1), self.floor)
+        return round(float(-np.log(shares).mean()), 10)

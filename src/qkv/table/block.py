@@ -1,4 +1,4 @@
-"""Rows of a batch as compiled code takes them, and what they say of a value column."""
+"""Rows of a batch as compiled code takes them, and their sums over a value column."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from qkv.table.top_rows import best
 _WORTH_SORTING = 16
 #: Rows of a group from which on they are sorted for that.
 _ROWS_WORTH_SORTING = 1024
-#: Rows that a single query meets without help from other threads, whose cores decode the next ones;
-#: and into how many parts more of them are cut at most.
+#: Rows that one thread processes for a single query, while other cores decode the next batch; and
+#: into how many parts more rows are cut at most.
 _LONG, _CUTS = 2**18, 8
 #: Tasks that one thread does at a time, at most.
 _GRAIN = 64
 
 
 class Question(NamedTuple):
-    """What each row is asked."""
+    """What is computed for each row."""
 
     comparisons: list[Comparison]
     n: int  # queries
@@ -38,7 +38,7 @@ class Question(NamedTuple):
     @property
     def coded(self) -> list[Coded]:
         """Comparisons that the inner loop makes."""
-        return [own for own in self.comparisons if isinstance(own, Coded)]
+        return [comparison for comparison in self.comparisons if isinstance(comparison, Coded)]
 
 
 class Rows(NamedTuple):
@@ -79,7 +79,7 @@ class Block(NamedTuple):
 
 
 class BlockSums(NamedTuple):
-    """What a block says of a value column; a row for each group and query, in this order."""
+    """The sums of a block over a value column; a row for each group and query, in this order."""
 
     partial: TablePartial
     lead_logs: np.ndarray  # (g · n, top)
@@ -87,19 +87,19 @@ class BlockSums(NamedTuple):
 
 
 def block(rows: Rows, question: Question) -> Block:
-    """Rows prepared for all value columns alike."""
+    """Rows prepared once for all value columns."""
     coded, n = question.coded, question.n
     key, query, words = np.empty((0, len(rows.batch))), np.empty((n, 0)), []
     for one in coded:
-        keys, asked = one.operands(rows.batch.column(one.column))
-        words.append(len(keys))
+        key_words, query_words = one.operands(rows.batch.column(one.column))
+        words.append(len(key_words))
         # A single column is taken as it lies in memory.
-        key = np.concatenate([key, keys]) if len(key) else keys
-        query = np.concatenate([query, asked], axis=1)
+        key = np.concatenate([key, key_words]) if len(key) else key_words
+        query = np.concatenate([query, query_words], axis=1)
     given = np.zeros((0, 0))
-    for own in question.comparisons:
-        if not isinstance(own, Coded):
-            logs = own.logs(rows.batch.column(own.column))
+    for comparison in question.comparisons:
+        if not isinstance(comparison, Coded):
+            logs = comparison.logs(rows.batch.column(comparison.column))
             given = logs if len(given) == 0 else given + logs
     arrangement = _arrangement(rows, key, question)
     key = arrangement.arranged(key)
@@ -108,11 +108,11 @@ def block(rows: Rows, question: Question) -> Block:
     queries = kernels.Queries(
         np.ascontiguousarray(query),
         np.array(words, np.int64),
-        np.array([own.code for own in coded], np.int64),
-        np.array([own.inverse for own in coded]),
-        np.array([own.derived.address for own in coded], np.int64),
-        np.concatenate([np.empty(0), *(own.derived.parameter for own in coded)]),
-        np.cumsum([0, *(len(own.derived.parameter) for own in coded)]),
+        np.array([comparison.code for comparison in coded], np.int64),
+        np.array([comparison.inverse for comparison in coded]),
+        np.array([comparison.derived.address for comparison in coded], np.int64),
+        np.concatenate([np.empty(0), *(comparison.derived.parameter for comparison in coded)]),
+        np.cumsum([0, *(len(comparison.derived.parameter) for comparison in coded)]),
         np.ascontiguousarray(given),
     )
     logs = arrangement.arranged(rows.logs[None])[0] if len(rows.logs) else rows.logs
@@ -123,8 +123,7 @@ def block(rows: Rows, question: Question) -> Block:
 def _arrangement(rows: Rows, key: np.ndarray, question: Question) -> Arrangement:
     """Groups lie together, and where that pays, keys ascend within them.
 
-    Rows that weigh nothing by themselves are left out of what is sorted: the nearest of the others
-    says how far to look.
+    Rows with a weight of 0 are not sorted: the nearest of the others bounds the window.
     """
     codes, numbers = rows.groups
     if not _sorts(question):
@@ -167,7 +166,7 @@ def _tasks(
 
 
 def weigh(block: Block, column: str, first: int, question: Question) -> BlockSums:
-    """What the rows say of a value column, of which none lacks its entry.
+    """The sums of the rows over a value column, of which none lacks its entry.
 
     `first` is the number of the first row of the batch that was read.
     """
@@ -177,31 +176,31 @@ def weigh(block: Block, column: str, first: int, question: Question) -> BlockSum
         codes = block.arrangement.arranged(codes.view(np.float64)[None])[0].view(np.int64)
     offsets = block.offsets if question.top else np.empty(0, np.int64)
     t = len(block.tasks.query)
-    found = TablePartial.nothing(t, len(entries))
-    found.values, found.mass = distinct, np.zeros((t, len(distinct)))
+    partial = TablePartial.nothing(t, len(entries))
+    partial.values, partial.mass = distinct, np.zeros((t, len(distinct)))
     lead_logs, lead_rows = np.full((t, question.top), -np.inf), np.full((t, question.top), -1)
     every = np.zeros((len(entries), t, kernels.SUMS))
     leads = lead_logs, lead_rows
     for entry, sums in zip(entries, every, strict=True):
-        found.peak = np.full(t, -np.inf)
+        partial.peak = np.full(t, -np.inf)
         kernels.weigh(
             kernels.Rows(block.key, block.logs, entry, codes, first, offsets),
             block.queries,
             block.tasks,
-            kernels.Accumulators(found.peak, sums, found.mass, *leads),
+            kernels.Accumulators(partial.peak, sums, partial.mass, *leads),
             count=t,
             grain=_grain(t, question.n, len(entry)),
             scratch=kernels.SCRATCH,
         )
         # Weights are the same for every component: the first has found who leads.
         leads = np.empty((t, 0)), np.empty((t, 0), np.int64)
-        found.total, found.squared = sums[:, kernels.TOTAL], sums[:, kernels.SQUARED]
+        partial.total, partial.squared = sums[:, kernels.TOTAL], sums[:, kernels.SQUARED]
     for one in question.coded:
-        one.check(found.total)
-    found.mean, found.rest = every[:, :, kernels.MEAN].T, every[:, :, kernels.REST].T
-    found.spread = every[:, :, kernels.SPREAD].T
+        one.check(partial.total)
+    partial.mean, partial.rest = every[:, :, kernels.MEAN].T, every[:, :, kernels.REST].T
+    partial.spread = every[:, :, kernels.SPREAD].T
     return _folded(
-        BlockSums(found, lead_logs, lead_rows), len(block.arrangement.groups) * question.n
+        BlockSums(partial, lead_logs, lead_rows), len(block.arrangement.groups) * question.n
     )
 
 
@@ -212,24 +211,24 @@ def _grain(tasks: int, n: int, rows: int) -> int:
     return min(_GRAIN, -(-tasks // (4 * min(torch.get_num_threads(), tasks))))
 
 
-def _folded(found: BlockSums, rows: int) -> BlockSums:
+def _folded(sums: BlockSums, rows: int) -> BlockSums:
     """The cuts of each task put together again, two by two."""
-    while len(found.partial.peak) > rows:
-        cuts = len(found.partial.peak) // rows
+    while len(sums.partial.peak) > rows:
+        cuts = len(sums.partial.peak) // rows
         half = cuts // 2 * rows
         left, right = np.arange(half), np.arange(half, 2 * half)
         rest = np.arange(2 * half, cuts * rows)
-        merged = found.partial.take(left).merge(found.partial.take(right))
+        merged = sums.partial.take(left).merge(sums.partial.take(right))
         logs, numbers = best(
-            np.hstack([found.lead_logs[left], found.lead_logs[right]]),
-            np.hstack([found.lead_rows[left], found.lead_rows[right]]),
+            np.hstack([sums.lead_logs[left], sums.lead_logs[right]]),
+            np.hstack([sums.lead_rows[left], sums.lead_rows[right]]),
         )
         if len(rest):
-            merged = merged.joined(found.partial.take(rest))
-            logs = np.vstack([logs, found.lead_logs[rest]])
-            numbers = np.vstack([numbers, found.lead_rows[rest]])
-        found = BlockSums(merged, logs, numbers)
-    return found
+            merged = merged.joined(sums.partial.take(rest))
+            logs = np.vstack([logs, sums.lead_logs[rest]])
+            numbers = np.vstack([numbers, sums.lead_rows[rest]])
+        sums = BlockSums(merged, logs, numbers)
+    return sums
 
 
 def _values(column: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray, list[object]]:

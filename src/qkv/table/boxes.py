@@ -1,4 +1,4 @@
-"""Rows ordered so that neighbours are alike, and boxes around each block of them.
+"""Rows ordered so that neighbours have similar keys, and bounding boxes of blocks of them.
 
 One key column is sorted. Several are halved in turn, along whichever of them spreads most, as in a
 k-d tree whose leaves are blocks.
@@ -33,21 +33,23 @@ class Boxes(NamedTuple):
     rows: int
 
     def chosen(self, comparisons: Sequence[Comparison], n: int, nearest_counts: bool) -> np.ndarray:
-        """Whether a block has rows that can weigh anything, for any of n queries.
+        """Whether a block has rows with any weight, for any of n queries.
 
-        Where the nearest row surely counts, blocks that weigh nothing beside it are left out.
+        Where the nearest row surely counts, blocks that are negligible beside it are left out.
         """
         blocks = -(-self.rows // BLOCK)
         if not comparisons or n * blocks > _MOST_PAIRS:
             return np.ones(blocks, bool)
         most, least = np.zeros((2, 1, blocks))
-        for own in comparisons:
-            above, below = own.bounds(self.low[own.column], self.high[own.column])
+        for comparison in comparisons:
+            above, below = comparison.bounds(
+                self.low[comparison.column], self.high[comparison.column]
+            )
             most, least = most + above, least + below
-        kept = most > -np.inf
+        is_needed = most > -np.inf
         if nearest_counts:
-            kept &= most >= _enough(least, self.rows)
-        return np.asarray(kept.any(axis=0))
+            is_needed &= most >= _enough(least, self.rows)
+        return np.asarray(is_needed.any(axis=0))
 
 
 def _enough(least: np.ndarray, rows: int) -> np.ndarray:
@@ -92,11 +94,11 @@ def order_of(keys: dict[str, pa.Array]) -> np.ndarray:
         if stop - start <= BLOCK:
             order[start:stop].sort()
             continue
-        own = order[start:stop]
-        here = scaled[:, own]
+        part = order[start:stop]
+        here = scaled[:, part]
         widest = int(np.argmax(here.max(axis=1) - here.min(axis=1)))
         middle = -(-(stop - start) // (2 * BLOCK)) * BLOCK  # leaves are whole blocks
-        order[start:stop] = own[np.argpartition(here[widest], middle)]
+        order[start:stop] = part[np.argpartition(here[widest], middle)]
         parts += [(start, start + middle), (start + middle, stop)]
     return order
 
@@ -106,13 +108,13 @@ def _ranked(column: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
     And the type that numbers of its own have, as an empty array, or the distinct entries.
     """
-    own = column.type
-    kind = kind_of(own)
-    if kind is Kind.NUMBER and not pa.types.is_decimal(own):
-        return column.to_numpy(zero_copy_only=False), pa.array([], own)
+    type = column.type
+    kind = kind_of(type)
+    if kind is Kind.NUMBER and not pa.types.is_decimal(type):
+        return column.to_numpy(zero_copy_only=False), pa.array([], type)
     if kind is Kind.TIME:
-        ticks = column.view(pa.int32() if own.bit_width == 32 else pa.int64())
-        return ticks.to_numpy(zero_copy_only=False), pa.array([], own)
+        ticks = column.view(pa.int32() if type.bit_width == 32 else pa.int64())
+        return ticks.to_numpy(zero_copy_only=False), pa.array([], type)
     encoded = column.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
     rank = np.empty(len(order), np.int64)

@@ -1,4 +1,4 @@
-"""What a column holds, and how its entries become things that can be compared."""
+"""The kinds of columns, and how their entries become comparable values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGITS = Context(prec=80)
 
 
 class Kind(enum.Enum):
-    """What a column holds, as far as comparing goes."""
+    """What a column holds, as far as comparisons are concerned."""
 
     NUMBER = "a number"
     TIME = "a date or time"
@@ -62,8 +62,8 @@ def plain(array: pa.Array) -> pa.Array:
     """The same entries without their encoding."""
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
-    wanted = plain_type(array.type)
-    return array if array.type == wanted else array.cast(wanted)
+    simple_type = plain_type(array.type)
+    return array if array.type == simple_type else array.cast(simple_type)
 
 
 def numbers(array: pa.Array, origin: int = 0) -> np.ndarray:
@@ -95,7 +95,7 @@ def vectors(array: pa.Array, column: str) -> np.ndarray:
     return flat.reshape(len(array), d)
 
 
-def lacking(column: pa.Array) -> np.ndarray | None:
+def missing_mask(column: pa.Array) -> np.ndarray | None:
     """Where a column is null or NaN, or a vector with either inside; None if nowhere."""
     if kind_of(column.type) is Kind.VECTOR:
         return _lacking_inside(plain(column))
@@ -104,14 +104,14 @@ def lacking(column: pa.Array) -> np.ndarray | None:
         if not floating or len(column) == 0:
             return None
         entries = column.to_numpy(zero_copy_only=False)
-        # The least of numbers is NaN where one of them is; much quicker than asking each.
+        # The minimum is NaN where a number is; much faster than checking each.
         return np.isnan(entries) if np.isnan(entries.min()) else None
     absent = column.is_null(nan_is_null=floating)
     return absent.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def _lacking_inside(column: pa.Array) -> np.ndarray | None:
-    inside = lacking(pc.list_flatten(column))
+    inside = missing_mask(pc.list_flatten(column))
     if inside is None and column.null_count == 0:
         return None
     absent = np.array(column.is_null())
@@ -128,7 +128,7 @@ def unit_of(type: pa.DataType) -> str:
 
 
 def in_units(difference: float | dt.timedelta, type: pa.DataType, column: str) -> float:
-    """A bandwidth as a number of the column's units; a timedelta knows its own."""
+    """A bandwidth as a number of the column's units; a timedelta is converted."""
     if isinstance(difference, dt.timedelta):
         if kind_of(type) is not Kind.TIME:
             raise TypeError(
@@ -180,23 +180,23 @@ def entries(values: list[Any], type: pa.DataType, column: str) -> pa.Array:
             raise TypeError(
                 f"query for key column {column!r} must be {kind.value} ({type}); got {value!r}"
             )
-    wanted = plain_type(type)
+    simple_type = plain_type(type)
     if kind is Kind.NUMBER:
-        wanted, values = _exact(values, wanted)
-    if pa.types.is_timestamp(wanted):  # a day stands for its beginning
-        values = [_moment(value, wanted.unit) for value in values]
-    if pa.types.is_date(wanted):
+        simple_type, values = _exact(values, simple_type)
+    if pa.types.is_timestamp(simple_type):  # a day stands for its beginning
+        values = [_moment(value, simple_type.unit) for value in values]
+    if pa.types.is_date(simple_type):
         values = [
             value.astype("datetime64[D]").item() if isinstance(value, np.datetime64) else value
             for value in values
         ]
     if kind is Kind.VECTOR:
-        wanted = pa.list_(pa.float64())
+        simple_type = pa.list_(pa.float64())
         values = [[float(x) for x in value] for value in values]
     try:
-        if pa.types.is_timestamp(wanted):  # without a zone, a time is in UTC
-            return pa.array(values, pa.timestamp(wanted.unit)).cast(wanted)
-        return pa.array(values, wanted)
+        if pa.types.is_timestamp(simple_type):  # without a zone, a time is in UTC
+            return pa.array(values, pa.timestamp(simple_type.unit)).cast(simple_type)
+        return pa.array(values, simple_type)
     except (pa.ArrowException, TypeError, OverflowError, ValueError) as error:
         raise ValueError(
             f"query for key column {column!r} must be {kind.value} ({type}): {error}"
@@ -204,12 +204,12 @@ def entries(values: list[Any], type: pa.DataType, column: str) -> pa.Array:
 
 
 def _exact(values: list[Any], column: pa.DataType) -> tuple[pa.DataType, list[Any]]:
-    """Numbers, and the type that holds all of them as they are, as far as the column can tell.
+    """Numbers, and the type that holds all of them exactly, if there is one.
 
     Identifiers beyond 2^53 would not survive as float64, nor would the digits of decimals.
     """
-    whole = all(isinstance(value, (int, np.integer)) for value in values)
-    if pa.types.is_integer(column) and whole:
+    all_integers = all(isinstance(value, (int, np.integer)) for value in values)
+    if pa.types.is_integer(column) and all_integers:
         least, most = min(map(int, values), default=0), max(map(int, values), default=0)
         if least >= -(2**63) and most < 2**63:
             return pa.int64(), values
@@ -227,7 +227,7 @@ def _exact(values: list[Any], column: pa.DataType) -> tuple[pa.DataType, list[An
 
 
 def parsed(text: str, type: pa.DataType, column: str) -> Any:
-    """What a word of the command line, or of a condition, stands for in this column."""
+    """A word of the command line, or of a condition, as a value of this column."""
     kind = kind_of(type)
     try:
         return _parse(text, kind, plain_type(type))

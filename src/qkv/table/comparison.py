@@ -1,6 +1,6 @@
 """How queries are compared with one key column; several columns combine by product.
 
-A comparison either says a kernel's code and gives numbers for the inner loop, or computes the
+A comparison either provides a kernel's code and numbers for the inner loop, or computes the
 logarithms of its weights itself.
 """
 
@@ -70,8 +70,8 @@ def check_serves(name: str, column: str, type: pa.DataType) -> None:
         raise TypeError(cannot_compare(name, column, type, able))
 
 
-def check_serves_own(name: str, column: str, type: pa.DataType, of_distance: bool) -> None:
-    """The same for similarities of someone's own: of a distance, or of any two tokens."""
+def check_serves_custom(name: str, column: str, type: pa.DataType, of_distance: bool) -> None:
+    """The same for users' own similarities: of a distance, or of any two tokens."""
     able = _SERVES[kind_of(type)]
     if ("gaussian" if of_distance else "euclidean") not in able:
         raise TypeError(cannot_compare(name, column, type, able))
@@ -103,7 +103,7 @@ class Comparison(ABC):
 
 
 class Coded(Comparison):
-    """A comparison that the inner loop knows: of one number with another."""
+    """A comparison that the inner loop computes: of one number with another."""
 
     code: int
     #: 1 / bandwidth
@@ -133,8 +133,8 @@ class Distance(Coded):
         super().__init__(column, f"{name}, bandwidth {bandwidth:g}{unit_of(type)}")
         self._type = plain_type(type)
         self._entries = entries
-        self._asked = queries_in_ticks(entries, self._type)
-        for query in self._asked:
+        self._query_values = queries_in_ticks(entries, self._type)
+        for query in self._query_values:
             if isinstance(query, float) and math.isinf(query):
                 raise ValueError(f"query for key column {column!r} must be finite; got {query}")
         unit, most = unit_in_ticks(self._type), sys.float_info.max
@@ -153,13 +153,13 @@ class Distance(Coded):
 
     @property
     def has_reach(self) -> bool:
-        """Whether it is known how far away rows weigh nothing, or nothing beside the nearest."""
+        """Whether it is known from which distance on rows are negligible."""
         return True
 
     def operands(self, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         key = key_words(plain(keys))
         if len(key) not in self._queries:
-            self._queries[len(key)] = query_words(self._asked, len(key))
+            self._queries[len(key)] = query_words(self._query_values, len(key))
         return key, self._queries[len(key)]
 
     def logs(self, keys: pa.Array) -> np.ndarray:
@@ -180,9 +180,9 @@ class Distance(Coded):
         return difference
 
     def spans(self, ascending: np.ndarray, query: np.ndarray, spare: float = 0.0) -> np.ndarray:
-        """Which of these keys, all in ticks, can weigh anything for each query, (n, 2).
+        """The range of keys, all in ticks, that can have weight for each query, (n, 2).
 
-        The logarithms of what rows weigh by themselves may differ by `spare`.
+        The logarithms of the rows' own weights may differ by `spare`.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             width = 1.0 / self.inverse
@@ -220,12 +220,12 @@ class Distance(Coded):
     def window(self) -> Condition | None:
         if self._reach is None or kind_of(self._type) is Kind.BOOLEAN:
             return None
-        asked = self._asked
-        order = sorted(range(len(asked)), key=asked.__getitem__)
+        values = self._query_values
+        order = sorted(range(len(values)), key=values.__getitem__)
         together = 2 * Fraction(self._reach) * unit_in_ticks(self._type)
         runs: list[list[int]] = []  # of queries whose windows touch
         for place in order:
-            if runs and asked[place] - asked[runs[-1][-1]] <= together:
+            if runs and values[place] - values[runs[-1][-1]] <= together:
                 runs[-1].append(place)
             else:
                 runs.append([place])
@@ -255,10 +255,12 @@ class Same(Coded):
 
     def __init__(self, column: str, type: pa.DataType, entries: pa.Array) -> None:
         super().__init__(column, "equal")
-        wanted = plain_type(type)
-        known = _one_zero(pa.array([_cast_or_none(entry, wanted) for entry in entries], wanted))
-        self._known = known.drop_null().unique()
-        codes = pc.index_in(known, value_set=self._known)
+        simple_type = plain_type(type)
+        values = _one_zero(
+            pa.array([_cast_or_none(entry, simple_type) for entry in entries], simple_type)
+        )
+        self._known = values.drop_null().unique()
+        codes = pc.index_in(values, value_set=self._known)
         # A query that no key can equal, such as 3.5 among integers, matches nothing.
         query = codes.fill_null(-2).to_numpy(zero_copy_only=False)
         self._query = query.astype(np.float64)[:, None]

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from qkv.visualization.plot.curve import Curved
 
-#: How sure `to_arrow`, `plot` and print are of their intervals.
+#: The level of the intervals that `to_arrow`, `plot` and print show.
 LEVEL = 0.9
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The weighed mean of a value column at each key of a grid; print it.
+    """The weighted mean of a value column at each key of a grid; print it.
 
     `value`, `std` and `effective_rows` are arrays, with NaN where no row has any weight.
     """
@@ -60,9 +60,9 @@ class Curve:
             "interval_low": interval[:, 0],
             "interval_high": interval[:, 1],
         }
-        known = {name: pa.array(each, from_pandas=True) for name, each in numbers.items()}
+        columns = {name: pa.array(each, from_pandas=True) for name, each in numbers.items()}
         rows = {"effective_rows": self.effective_rows}
-        return pa.table({f"query.{self.key}": self.grid, **known, **rows})
+        return pa.table({f"query.{self.key}": self.grid, **columns, **rows})
 
     def to_dict(self) -> dict[str, Any]:
         """The curve as JSON has it."""
@@ -95,7 +95,7 @@ class Curves(Answers):
     """Several curves, by group or by value column; print it."""
 
     def to_arrow(self) -> pa.Table:
-        """All curves below each other, after columns that tell them apart."""
+        """All curves in one table, after columns that identify them."""
         tables = []
         for label, curve in self.items():
             table = curve.to_arrow()
@@ -135,36 +135,36 @@ class Curves(Answers):
 def assemble(reading: Reading, key: str, grid: pa.Array, plan: TablePlan, single: bool) -> Any:
     """The curve of a pass, or the curves where there are groups or several value columns."""
     by = reading.groups.by
-    found: dict[Any, Curve] = {}
+    curves: dict[Any, Curve] = {}
     for group in sorted(range(len(reading.groups.labels)), key=reading.groups.labels.__getitem__):
         for sums in reading.sums:
             curve = _curve(sums, group, key, grid, plan)
             label = (*reading.groups.labels[group], *([] if single else [sums.column]))
             if not by or np.isfinite(curve.value).any():
-                found[label if len(label) > 1 else label[0] if label else None] = curve
+                curves[label if len(label) > 1 else label[0] if label else None] = curve
     if not by and single:
-        return found[None]
+        return curves[None]
     names = [*by, *([] if single else ["column"])]
     query: Mapping[str, Any] = {key: f"{len(grid):,} points"}
-    return Curves(names, found, query)
+    return Curves(names, curves, query)
 
 
 def _curve(sums: Sums, group: int, key: str, grid: pa.Array, plan: TablePlan) -> Curve:
     n = len(grid)
     total, squared, spread, mean = np.zeros((4, n))
     if len(sums.partial.total) >= (group + 1) * n:  # else none of its rows had this value
-        own = slice(group * n, (group + 1) * n)
-        total, squared = sums.partial.total[own], sums.partial.squared[own]
-        mean, spread = sums.partial.mean[own, 0], sums.partial.spread[own, 0]
-    there = total > 0.0
-    safe = np.where(there, total, 1.0)
+        rows = slice(group * n, (group + 1) * n)
+        total, squared = sums.partial.total[rows], sums.partial.squared[rows]
+        mean, spread = sums.partial.mean[rows, 0], sums.partial.spread[rows, 0]
+    is_answered = total > 0.0
+    safe = np.where(is_answered, total, 1.0)
     return Curve(
         key,
         sums.column,
         grid,
-        np.where(there, mean, np.nan),
-        np.where(there, np.sqrt(spread / safe), np.nan),
-        np.where(there, total**2 / np.where(there, squared, 1.0), 0.0),
+        np.where(is_answered, mean, np.nan),
+        np.where(is_answered, np.sqrt(spread / safe), np.nan),
+        np.where(is_answered, total**2 / np.where(is_answered, squared, 1.0), 0.0),
         plan,
     )
 

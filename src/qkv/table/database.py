@@ -1,4 +1,4 @@
-"""A table as a database of keys and values that can be asked softly."""
+"""A table as a database of keys and values for soft queries."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from qkv.table.aggregation import Progress
-from qkv.table.asking import QueryOptions, QueryRunner
+from qkv.table.aggregation import ProgressCallback
 from qkv.table.assembling import Assembly
 from qkv.table.columns import Kind, entries, kind_of
 from qkv.table.curve import assemble as assemble_curve
@@ -19,6 +18,7 @@ from qkv.table.join import soft_join
 from qkv.table.join.on import OnLike
 from qkv.table.plan import TablePlan
 from qkv.table.queries import listed
+from qkv.table.query_runner import QueryOptions, QueryRunner
 from qkv.table.row_weights import DecayLike
 from qkv.table.similarity_spec import BandwidthLike, CutoffLike, SimilarityLike
 from qkv.table.sources import Source, open_source
@@ -31,7 +31,7 @@ class Database:
     `source` is anything that speaks Arrow (pandas, Polars, pyarrow, a DuckDB relation, an ADBC
     cursor) or a path: CSV, Parquet, a folder of them, ``.duckdb`` with `table=` or `sql=`, or
     ``postgresql://…`` with the same. Rows are streamed; memory does not grow with their number.
-    How a CSV file is written is detected, and told in the plan, or said in `csv`: delimiter, quote,
+    The format of a CSV file is detected and shown in the plan, or given in `csv`: delimiter, quote,
     encoding, decimal, thousands, and types, a mapping of columns to text, number, date and so on.
     `value` may name several columns, which are then answered together.
 
@@ -76,7 +76,7 @@ class Database:
             self._check(name, "value")
         if len(set(self.values)) < len(self.values):
             raise ValueError(f"value must name each column once; got {self.value}")
-        self._asker = QueryRunner(self._source, self.key, self.values)
+        self._runner = QueryRunner(self._source, self.key, self.values)
 
     @property
     def schema(self) -> pa.Schema:
@@ -89,7 +89,7 @@ class Database:
         return [self.value] if isinstance(self.value, str) else self.value
 
     def swap(self) -> Database:
-        """The same table with keys and values exchanged: to find by what was found."""
+        """The same table with keys and values exchanged, for the reverse look-up."""
         if len(self.key) != 1:
             raise ValueError(f"swap needs a single key column; got {', '.join(self.key)}")
         if len(self.values) != 1:
@@ -97,14 +97,14 @@ class Database:
         return Database(self._source, key=self.values[0], value=self.key[0])
 
     def indexed(
-        self, path: str | Path | None = None, *, progress: Progress | None = None
+        self, path: str | Path | None = None, *, progress: ProgressCallback | None = None
     ) -> Database:
-        """The same database with its rows in the order of their keys: later questions cost what
-        they touch, and answer the same.
+        """The same database with its rows sorted by key: later queries read only the blocks that
+        matter, and give the same answers.
 
-        The table is read into memory once. With a `path`, the index is kept there, as Arrow IPC,
-        and found again by later programs; it is then mapped into memory, not read. Where a file
-        has another size or time of change than when the index was made, it is made anew.
+        The table is read into memory once. With a `path`, the index is stored there, as Arrow IPC,
+        for later processes, which map it into memory. It is rebuilt if the size or modification
+        time of a file has changed since.
         """
         path = None if path is None else Path(path)
         if path is not None and path.suffix.lower() not in (".arrow", ".feather"):
@@ -124,7 +124,7 @@ class Database:
         weight: str | None = None,
         decay: DecayLike | None = None,
         top: int | None = None,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
         client: Any = None,
     ) -> Any:
         """The :class:`Answer` to a query, or a list of them to a list, in one pass.
@@ -134,20 +134,20 @@ class Database:
         - `similarity` is a name, a :class:`qkv.Similarity`, a function in torch of the distance in
           bandwidths, or a mapping with one for each key column; they combine by product.
           ``"equal"`` is the hard look-up.
-        - `bandwidth`, a number, a timedelta or a mapping, says how far kernels and ``"fuzzy"``
-          look: in the column's own units, days for dates, seconds for other times. Kernels
+        - `bandwidth`, a number, a timedelta or a mapping, is the width of kernels and ``"fuzzy"``:
+          in the column's own units, days for dates, seconds for other times. Kernels
           without one get the best by leave-one-out on a sample, for the first value column.
-        - `cutoff`, 0.6 unless told, is the ratio of texts below which ``"fuzzy"`` sees no likeness.
+        - `cutoff`, 0.6 by default, is the ratio of texts below which ``"fuzzy"`` gives no weight.
         - `where` keeps rows: a sentence such as ``"year >= 2020 and major = 'art'"``, or a
           :class:`pyarrow.compute.Expression`.
         - `by` names a column, or several: each query then gets a :class:`GroupAnswers`, with an
           answer for each group of rows.
         - `weight` names a column of numbers, such as counts, by which rows are multiplied.
         - `decay` is a column and a half-life, such as ``("date", "90d")``: rows weigh half as much
-          for each half-life before the newest. A third entry, a date, asks as of that date: later
-          rows weigh nothing.
+          for each half-life before the newest. A third entry is a reference date: later rows weigh
+          nothing.
         - `top` is how many of the heaviest rows to show: 5, or none of each group, unless given.
-        - `progress` is told, after each batch, how many rows are read, and how many there are.
+        - `progress` is called after each batch with the number of rows read, and their total.
         - `client`, a :class:`dask.distributed.Client`, has its workers read the table, each some
           parts of it; see docs/scale.md. The answer is the same.
         """
@@ -155,17 +155,17 @@ class Database:
         if not queries:
             return []
         terms = QueryOptions(similarity, bandwidth, cutoff, where, by, weight, decay, top)
-        asked = self._asker.ask(queries, terms, client)
+        prepared = self._runner.prepare(queries, terms, client)
         assembly = Assembly(
-            self._asker.read(asked, progress, client),
+            self._runner.read(prepared, progress, client),
             queries,
-            asked.question.comparisons,
-            asked.weights,
-            asked.plan,
-            asked.scan,
+            prepared.question.comparisons,
+            prepared.weights,
+            prepared.plan,
+            prepared.scan,
             self.schema,
         )
-        answers = assembly.answers(asked.by, not isinstance(self.value, str))
+        answers = assembly.answers(prepared.by, not isinstance(self.value, str))
         return answers if many else answers[0]
 
     def curve(
@@ -178,7 +178,7 @@ class Database:
         by: str | Sequence[str] | None = None,
         weight: str | None = None,
         decay: DecayLike | None = None,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Any:
         """The :class:`Curve` of answers along a grid of keys, in one pass.
 
@@ -197,12 +197,14 @@ class Database:
         if not many or not queries:
             raise ValueError(f"grid must be a sequence of keys, one or more; got {grid!r}")
         terms = QueryOptions(similarity, bandwidth, None, where, by, weight, decay, top=0)
-        asked = self._asker.ask(queries, terms)
-        reading = self._asker.read(asked, progress)
+        prepared = self._runner.prepare(queries, terms)
+        reading = self._runner.read(prepared, progress)
         points = entries(
             [one[self.key[0]] for one in queries], self.schema.field(self.key[0]).type, self.key[0]
         )
-        return assemble_curve(reading, self.key[0], points, asked.plan, isinstance(self.value, str))
+        return assemble_curve(
+            reading, self.key[0], points, prepared.plan, isinstance(self.value, str)
+        )
 
     def soft_join(
         self,
@@ -215,11 +217,11 @@ class Database:
         bandwidth: BandwidthLike = None,
         where: WhereLike = None,
         where_left: WhereLike = None,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
     ) -> pa.Table:
-        """This table with what each of its rows finds in another; see :func:`qkv.table.soft_join`.
+        """This table joined softly with another; see :func:`qkv.table.soft_join`.
 
-        `right` is a database too, whose value is taken if `take` names nothing, or any source.
+        `right` is any source, or a database, whose value is taken if `take` names nothing.
         """
         if isinstance(right, Database):
             right, take = right._source, right.value if take is None else take
@@ -250,10 +252,10 @@ class Database:
         top: int | None = None,
         client: Any = None,
     ) -> TablePlan:
-        """How :meth:`query` would ask the source, without asking it for rows."""
+        """How :meth:`query` would read the source, without reading any rows."""
         queries, _ = listed(q, self.key, self.schema)
         terms = QueryOptions(similarity, bandwidth, cutoff, where, by, weight, decay, top)
-        return self._asker.ask(queries, terms, client).plan
+        return self._runner.prepare(queries, terms, client).plan
 
     def _check(self, name: str, argument: str) -> None:
         if not isinstance(name, str):

@@ -26,12 +26,12 @@ NONE = Derived(0, np.empty(0))
 
 
 def in_logs(kernel: Kernel) -> bool:
-    """Whether a kernel says its logarithm better than itself."""
+    """Whether a kernel's logarithm is more accurate than the kernel itself."""
     return type(kernel).log_profile is not Kernel.log_profile
 
 
 def derived_kernel(kernel: Kernel, inverse: float) -> Derived:
-    """The kernel of (query - key) * inverse, compiled; NONE where its formula cannot be."""
+    """The kernel of (query - key) * inverse, compiled; NONE if its formula cannot be compiled."""
     # A tensor, so that it becomes an entry of the parameter and not an instruction.
     scale = torch.tensor(inverse, dtype=torch.float64)
 

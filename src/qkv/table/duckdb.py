@@ -86,9 +86,9 @@ def _aggregate(name: str, summary: str) -> str:
 
 
 def register(connection: Any) -> None:
-    """Teach a DuckDB connection two aggregates, which give what :class:`qkv.Database` gives.
+    """Register two aggregates on a DuckDB connection, equal to those of :class:`qkv.Database`.
 
-    - ``soft_mean(value, key, query, kernel, bandwidth)``: the weighed mean of numbers, NULL where
+    - ``soft_mean(value, key, query, kernel, bandwidth)``: the weighted mean of numbers, NULL where
       no row has weight; ``soft_mean(value, key, query)`` where keys must be equal.
     - ``soft_rows(…)``, of the same arguments: the effective rows.
 

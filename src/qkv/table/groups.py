@@ -22,7 +22,7 @@ class Membership(NamedTuple):
 
 
 class Groups:
-    """The groups that `by` tells apart, numbered as they are met; without `by` there is one."""
+    """The groups that `by` makes, numbered as they first occur; without `by` there is one."""
 
     def __init__(self, by: list[str], n: int) -> None:
         self.by = by
@@ -40,8 +40,8 @@ class Groups:
         combined = codes[0] if len(codes) == 1 else np.ravel_multi_index(codes, sizes)
         met, places = _distinct(combined, int(np.prod(sizes)))
         entries = [
-            column.dictionary.take(pa.array(own)).to_pylist()
-            for column, own in zip(encoded, np.unravel_index(met, sizes), strict=True)
+            column.dictionary.take(pa.array(number)).to_pylist()
+            for column, number in zip(encoded, np.unravel_index(met, sizes), strict=True)
         ]
         known = [self._number(label) for label in zip(*entries, strict=True)]
         numbers = np.array(known, np.int64)
@@ -51,7 +51,7 @@ class Groups:
         return Membership(places.astype(np.int32, copy=False), numbers)
 
     def numbers(self, other: Groups) -> np.ndarray:
-        """What the groups of another pass are called here, (g,); new ones are taken in."""
+        """The numbers here of the groups of another pass, (g,); new ones are added."""
         if not self.by:
             return np.zeros(1, np.int64)
         return np.array([self._number(label) for label in other.labels], np.int64)
@@ -69,7 +69,7 @@ class Groups:
 
 
 def check_groups(by: Any, schema: pa.Schema) -> list[str]:
-    """The columns that tell groups apart."""
+    """The columns that make groups."""
     names = [] if by is None else [by] if isinstance(by, str) else list(by)
     for name in names:
         if not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""A table kept in the order of its keys, so that a question costs what it touches."""
+"""A table sorted by its keys, so that a query reads only the blocks that matter."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 import pyarrow as pa
 
 from qkv.atomic_write import replacing
-from qkv.table.aggregation import Progress, complete
+from qkv.table.aggregation import ProgressCallback, complete
 from qkv.table.boxes import BLOCK, Boxes, boxes_of, order_of
 from qkv.table.columns import Kind, kind_of
 from qkv.table.sources import Request, Scan, Source
 from qkv.table.sources.base import as_python, filtered
-from qkv.table.sources.damaged import REFUSALS
+from qkv.table.sources.read_errors import READ_ERRORS
 
-#: What the file of an index says it is.
+#: The format name in an index file's metadata.
 _FORMAT = "qkv.index.1"
 #: Rows given at once, at most.
 _BATCH = 2**22
 
 
 class IndexedRows(NamedTuple):
-    """The rows of a table that have all keys, in their order, and what is known of them."""
+    """The rows of a table that have all keys, sorted, with their metadata."""
 
     rows: pa.RecordBatch
     boxes: Boxes
@@ -35,10 +35,10 @@ class IndexedRows(NamedTuple):
 
 
 class Index(Source):
-    """The rows of another source, in memory or in a file of their own.
+    """The rows of another source, in memory or in a separate file.
 
-    A source of files is looked at before each question: where size or time of change differ, the
-    index is made anew. A table in memory cannot be looked at, and is taken as it was.
+    Files are checked before each query: where size or modification time differ, the index is
+    rebuilt. A table in memory is assumed to be unchanged.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Index(Source):
         open_source: Callable[[], Source],
         key: list[str],
         path: Path | None,
-        progress: Progress | None,
+        progress: ProgressCallback | None,
     ) -> None:
         self._open = open_source
         self._key = key
@@ -68,16 +68,16 @@ class Index(Source):
         notes = []
         if _stamp(self.files) != self._kept.stamp:
             self._kept = self._make(self._open(), None)
-            notes.append("the file has changed since, so the index was made anew")
-        kept = self._kept
+            notes.append("the file has changed since, so the index was rebuilt")
+        indexed = self._kept
         # Where rows may be left out, or weigh more than others, the nearest one decides nothing.
         counts = request.where is None and not request.by and not request.weighted
-        counts = counts and set(request.columns) <= kept.complete
-        chosen = kept.boxes.chosen(request.comparisons, request.queries, counts)
+        counts = counts and set(request.columns) <= indexed.complete
+        chosen = indexed.boxes.chosen(request.comparisons, request.queries, counts)
         notes.append(f"index: {int(chosen.sum()):,} of {len(chosen):,} blocks of {BLOCK:,} rows")
-        return _IndexScan(kept, chosen, request, notes)
+        return _IndexScan(indexed, chosen, request, notes)
 
-    def _make(self, source: Source, progress: Progress | None) -> IndexedRows:
+    def _make(self, source: Source, progress: ProgressCallback | None) -> IndexedRows:
         """Read the whole source, and put its rows in order."""
         self._describe(source)
         stamp = _stamp(self.files)
@@ -92,28 +92,28 @@ class Index(Source):
                 progress(read, scan.rows)
         rows = _one_batch(pa.concat_tables(parts))
         rows = rows.take(pa.array(order_of({name: rows.column(name) for name in self._key})))
-        known = frozenset(n for n in names if complete(rows, {n: 0})[1] is None)
-        kept = self._keep(rows, missing, known, stamp)
+        complete_columns = frozenset(n for n in names if complete(rows, {n: 0})[1] is None)
+        indexed = self._keep(rows, missing, complete_columns, stamp)
         if self._path is not None:
-            _write(self._path, kept, self._key)
-            return self._load(source) or kept
-        return kept
+            _write(self._path, indexed, self._key)
+            return self._load(source) or indexed
+        return indexed
 
     def _load(self, source: Source) -> IndexedRows | None:
-        """The index as it lies on disk; None if there is none, or one of other rows or keys."""
+        """The index on disk; None if there is none, or one of other rows or keys."""
         self._describe(source)
         if self._path is None or not self._path.exists():
             return None
         try:
             table = pa.ipc.open_file(pa.memory_map(str(self._path))).read_all()
-            told = json.loads((table.schema.metadata or {}).get(_FORMAT.encode(), b"{}"))
-        except (*REFUSALS, ValueError, OSError) as error:
-            raise ValueError(f"{str(self._path)!r} is no index of a table: {error}") from error
+            metadata = json.loads((table.schema.metadata or {}).get(_FORMAT.encode(), b"{}"))
+        except (*READ_ERRORS, ValueError, OSError) as error:
+            raise ValueError(f"{str(self._path)!r} is not the index of a table: {error}") from error
         stamp = _stamp(self.files)
-        if not stamp or told.get("stamp") != stamp or told.get("key") != self._key:
+        if not stamp or metadata.get("stamp") != stamp or metadata.get("key") != self._key:
             return None
         rows = _one_batch(table.replace_schema_metadata())
-        return self._keep(rows, told["missing"], frozenset(told["complete"]), stamp)
+        return self._keep(rows, metadata["missing"], frozenset(metadata["complete"]), stamp)
 
     def _describe(self, source: Source) -> None:
         self.schema = source.schema
@@ -126,27 +126,27 @@ class Index(Source):
         self,
         rows: pa.RecordBatch,
         missing: dict[str, int],
-        known: frozenset[str],
+        complete_columns: frozenset[str],
         stamp: list[Any],
     ) -> IndexedRows:
         boxes = boxes_of({name: rows.column(name) for name in self._key})
-        return IndexedRows(rows, boxes, missing, known, stamp)
+        return IndexedRows(rows, boxes, missing, complete_columns, stamp)
 
 
 class _IndexScan(Scan):
     """Blocks of an index, one batch for those that lie side by side."""
 
     def __init__(
-        self, kept: IndexedRows, chosen: np.ndarray, request: Request, notes: list[str]
+        self, indexed: IndexedRows, chosen: np.ndarray, request: Request, notes: list[str]
     ) -> None:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], chosen.view(np.int8), [0]])))
-        self._runs = np.minimum(edges.reshape(-1, 2) * BLOCK, len(kept.rows))
+        self._runs = np.minimum(edges.reshape(-1, 2) * BLOCK, len(indexed.rows))
         rows = int((self._runs[:, 1] - self._runs[:, 0]).sum())
         super().__init__([], request.columns, notes, rows if request.where is None else None)
-        self.complete = kept.complete
+        self.complete = indexed.complete
         if request.window is None:  # else they lie outside
-            self.missing = kept.missing
-        self._kept = kept
+            self.missing = indexed.missing
+        self._kept = indexed
         self._request = request
         self._given = self._runs  # the runs of the batch just given
         self._kept_of_given = np.empty(0, np.int64)  # and which of its rows `where` has left
@@ -175,11 +175,11 @@ class _IndexScan(Scan):
         run = np.searchsorted(ends, places, "right")
         return list(places - ends[run] + self._given[run, 1])
 
-    def fetch(self, kept: list[Any]) -> list[dict[str, Any]]:
-        return as_python(self._kept.rows.take(pa.array(kept, pa.int64())))
+    def fetch(self, places: list[Any]) -> list[dict[str, Any]]:
+        return as_python(self._kept.rows.take(pa.array(places, pa.int64())))
 
 
-#: The name of a column that says where a row stands; no table has one like it.
+#: The name of a column of row numbers, which no table should have.
 _PLACE = "\0place"
 
 
@@ -200,32 +200,32 @@ def _together(runs: np.ndarray) -> Iterator[list[tuple[int, int]]]:
 
 
 def _stamp(files: Sequence[str]) -> list[Any]:
-    """What tells whether files have changed: their names, sizes and times of change."""
-    found = []
+    """The names, sizes and modification times of files, by which changes are detected."""
+    stamps = []
     for file in files:
         status = Path(file).stat()
-        found.append([file, status.st_size, status.st_mtime_ns])
-    return found
+        stamps.append([file, status.st_size, status.st_mtime_ns])
+    return stamps
 
 
-def _write(path: Path, kept: IndexedRows, key: list[str]) -> None:
-    told = {
+def _write(path: Path, indexed: IndexedRows, key: list[str]) -> None:
+    metadata = {
         "key": key,
-        "stamp": kept.stamp,
-        "missing": kept.missing,
-        "complete": sorted(kept.complete),
+        "stamp": indexed.stamp,
+        "missing": indexed.missing,
+        "complete": sorted(indexed.complete),
     }
-    schema = kept.rows.schema.with_metadata({_FORMAT: json.dumps(told)})
+    schema = indexed.rows.schema.with_metadata({_FORMAT: json.dumps(metadata)})
     with replacing(path) as half, pa.ipc.new_file(str(half), schema) as writer:
-        writer.write_batch(kept.rows.replace_schema_metadata(schema.metadata))
+        writer.write_batch(indexed.rows.replace_schema_metadata(schema.metadata))
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
     """All rows in one batch; texts get wider offsets where there are too many for narrow ones."""
     columns = []
     for column in table.columns:
-        whole = column.combine_chunks()
-        if isinstance(whole, pa.ChunkedArray) and whole.num_chunks > 1:
-            whole = column.cast(pa.large_string()).combine_chunks()
-        columns.append(whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole)
+        combined = column.combine_chunks()
+        if isinstance(combined, pa.ChunkedArray) and combined.num_chunks > 1:
+            combined = column.cast(pa.large_string()).combine_chunks()
+        columns.append(combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined)
     return pa.RecordBatch.from_arrays(columns, table.schema.names)

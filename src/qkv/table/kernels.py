@@ -1,4 +1,4 @@
-"""The inner loop: how a batch of rows is weighed and summed, for some of the queries.
+"""The inner loop: a batch of rows is weighted and summed, for some of the queries.
 
 A tile of rows at a time, so that scores stay in the nearest cache. Scores come as logs and factors
 (`tile_scores.py`); one exponential is taken, shifted by the largest log seen so far, and none where
@@ -71,7 +71,7 @@ class Tasks(NamedTuple):
 
 
 class Accumulators(NamedTuple):
-    """What the rows so far say, for each task."""
+    """The sums over the rows so far, for each task."""
 
     peak: Double1  # (t,): the largest log
     sums: Double2  # (t, SUMS), relative to exp(peak)
@@ -86,7 +86,7 @@ class Scratch(NamedTuple):
     logs: Double1
     factors: Double1  # and then weights
     differences: Double1  # of keys of several words from the query
-    said: Double1  # by a derived function
+    derived: Double1  # by a derived function
     origin: Double1  # (1,): the query, once differences were taken
 
 
@@ -138,14 +138,14 @@ def _exact_sum(a: float, b: float) -> Any:
 def _add(weights: Any, value: Any, sums: Any) -> None:
     """Merge a tile into `sums`, as partial answers merge.
 
-    The mean of values far from 0 is rounded to their last digit, and so are the sums it is made of.
-    What that leaves out is found from how the values differ from it, and kept: the means of tiles
-    may lie closer together.
+    The mean of values far from 0 is rounded to their last digit, and so are its sums. That rounding
+    error is computed from the differences from the mean, and kept: the means of tiles may lie
+    closer together than the last digit.
     """
     total, squared, first = _moments(weights, value)
     if total == 0.0:
         return
-    mean, own = first / total, sums[TOTAL]
+    mean, before = first / total, sums[TOTAL]
     first, second = _moments_about(weights, value, mean)
     rest = first / total
     second -= first * rest
@@ -155,10 +155,10 @@ def _add(weights: Any, value: Any, sums: Any) -> None:
         sums[MEAN], sums[REST], sums[SPREAD] = mean + sums[MEAN], 0.0, np.nan
         return
     moved = (mean - sums[MEAN]) + (rest - sums[REST])
-    sums[SPREAD] += max(second, 0.0) + moved * moved * own * (total / sums[TOTAL])
+    sums[SPREAD] += max(second, 0.0) + moved * moved * before * (total / sums[TOTAL])
     # From the heavier of both: a mean far away that weighs next to nothing leaves no rounding.
-    if own < total:
-        sums[MEAN], sums[REST] = _exact_sum(mean, rest - own / sums[TOTAL] * moved)
+    if before < total:
+        sums[MEAN], sums[REST] = _exact_sum(mean, rest - before / sums[TOTAL] * moved)
     else:
         step = sums[REST] + total / sums[TOTAL] * moved
         sums[MEAN], sums[REST] = _exact_sum(sums[MEAN], step)
@@ -215,7 +215,7 @@ def _lead(
 
 @device
 def _insert(score: float, row: int, lead_logs: Any, lead_rows: Any) -> None:
-    """Give a row its place among those that lead, if it has one; of equals, the first row leads."""
+    """Insert a row into the heaviest so far, if it is one; of equals, the first row wins."""
     place = len(lead_logs)
     while place > 0 and (
         score > lead_logs[place - 1]
@@ -231,20 +231,27 @@ def _insert(score: float, row: int, lead_logs: Any, lead_rows: Any) -> None:
 
 
 @device
-def _rescale(found: Any, q: int, largest: float) -> None:
+def _rescale(accumulators: Any, q: int, largest: float) -> None:
     """Make a new peak of the logs, and what was summed so far relative to it."""
-    shrink = exp(found.peak[q] - largest)
-    found.sums[q, TOTAL] *= shrink
-    found.sums[q, SQUARED] *= shrink * shrink
-    found.sums[q, SPREAD] *= shrink
-    for j in range(found.mass.shape[1]):
-        found.mass[q, j] *= shrink
-    found.peak[q] = largest
+    shrink = exp(accumulators.peak[q] - largest)
+    accumulators.sums[q, TOTAL] *= shrink
+    accumulators.sums[q, SQUARED] *= shrink * shrink
+    accumulators.sums[q, SPREAD] *= shrink
+    for j in range(accumulators.mass.shape[1]):
+        accumulators.mass[q, j] *= shrink
+    accumulators.peak[q] = largest
 
 
 @device
 def _weigh_tile(
-    rows: Any, queries: Any, found: Any, q: int, task: int, start: int, stop: int, scratch: Any
+    rows: Any,
+    queries: Any,
+    accumulators: Any,
+    q: int,
+    task: int,
+    start: int,
+    stop: int,
+    scratch: Any,
 ) -> None:
     """Weigh the rows from `start` to `stop` for one query, and add them up."""
     count = stop - start
@@ -257,7 +264,7 @@ def _weigh_tile(
     if len(queries.given) > 0:
         for i in range(count):
             logs[i] += queries.given[q, start + i]
-    in_logs, leads = has_logs(rows, queries), found.lead_logs.shape[1] > 0
+    in_logs, leads = has_logs(rows, queries), accumulators.lead_logs.shape[1] > 0
     highest, largest, any_size = 1.0, 0.0, has_formula(queries)
     if any_size or not in_logs:
         highest = largest_factor(factors)
@@ -265,9 +272,9 @@ def _weigh_tile(
             return
     if any_size:
         if np.isnan(highest):
-            found.sums[task, TOTAL] = np.nan
+            accumulators.sums[task, TOTAL] = np.nan
             return
-        if not SMALL <= highest <= 1.0 or (not in_logs and found.peak[task] > 0.0):
+        if not SMALL <= highest <= 1.0 or (not in_logs and accumulators.peak[task] > 0.0):
             turn_into_logs(logs, factors)
             in_logs = True
     if in_logs:
@@ -278,17 +285,25 @@ def _weigh_tile(
         if largest == -np.inf:
             return
     else:
-        leads = leads and highest > _least_factor(in_logs, found.lead_logs[task])
+        leads = leads and highest > _least_factor(in_logs, accumulators.lead_logs[task])
     # Before factors turn into weights. No factor is more than 1 now.
-    if leads and largest > found.lead_logs[task, -1]:
-        _lead(logs, factors, in_logs, rows, start, found.lead_logs[task], found.lead_rows[task])
-    if largest > found.peak[task]:
-        _rescale(found, task, largest)
+    if leads and largest > accumulators.lead_logs[task, -1]:
+        _lead(
+            logs,
+            factors,
+            in_logs,
+            rows,
+            start,
+            accumulators.lead_logs[task],
+            accumulators.lead_rows[task],
+        )
+    if largest > accumulators.peak[task]:
+        _rescale(accumulators, task, largest)
     if in_logs:
-        _weights(logs, factors, found.peak[task])
-    _add(factors, rows.value[start:stop], found.sums[task])
+        _weights(logs, factors, accumulators.peak[task])
+    _add(factors, rows.value[start:stop], accumulators.sums[task])
     if len(rows.codes) > 0:
-        _spread(factors, rows.codes[start:stop], found.mass[task])
+        _spread(factors, rows.codes[start:stop], accumulators.mass[task])
 
 
 @kernel
@@ -298,20 +313,20 @@ def weigh(
     rows: Rows,
     queries: Queries,
     tasks: Tasks,
-    found: Accumulators,
+    accumulators: Accumulators,
     scratch: PerThread[Scratch],
 ) -> None:
-    """Do the tasks from `start` to `stop`: all that look at a tile while it is in the cache."""
+    """Run the tasks from `start` to `stop`, tile by tile, while a tile is in the cache."""
     low, high = len(rows.value), 0
     for task in range(start, stop):
         low, high = min(low, tasks.spans[task, 0]), max(high, tasks.spans[task, 1])
-    # Tiles begin at multiples of their size, so that sums do not depend on who shares the work.
+    # Tiles begin at multiples of their size, so that sums do not depend on the threads.
     for tile in range(low - low % TILE, high, TILE):
         for task in range(start, stop):
             first, last = max(tile, tasks.spans[task, 0]), min(tile + TILE, tasks.spans[task, 1])
             if first < last:
                 q = tasks.query[task]
-                _weigh_tile(rows, queries, found, q, task, first, last, scratch)
+                _weigh_tile(rows, queries, accumulators, q, task, first, last, scratch)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""What some rows say to some queries, ready to be merged with what other rows say."""
+"""Partial sums of some rows for some queries, which merge with those of other rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class TablePartial:
     """Sums over rows, relative to exp(peak), for n queries and values of d numbers.
 
     :meth:`merge` is associative and commutative up to rounding, with :meth:`nothing` as its
-    neutral element, so a table may be split anyhow: over batches, files or machines. Means and
-    spreads are merged as such, not as sums of squares, whose difference would lose digits. What
-    rounding leaves out of a mean is kept beside it: means far from 0 may lie closer than that.
+    neutral element, so a table may be split in any way: over batches, files or machines. Means and
+    spreads are merged as such, not as sums of squares, whose difference would lose digits. The
+    rounding error of a mean is kept too: means far from 0 may lie closer together than that.
     """
 
     peak: np.ndarray  # (n,): the largest log weight; -inf where no row counts
@@ -48,16 +48,16 @@ class TablePartial:
         """The sums over the rows of both."""
         peak = np.maximum(self.peak, other.peak)
         finite = np.where(np.isneginf(peak), 0.0, peak)  # where both are empty: no -inf + inf
-        own, theirs = np.exp(self.peak - finite), np.exp(other.peak - finite)
-        left, right = own * self.total, theirs * other.total
+        our_scale, their_scale = np.exp(self.peak - finite), np.exp(other.peak - finite)
+        left, right = our_scale * self.total, their_scale * other.total
         mean, rest, between = _merge_means(self, other, left, right)
-        values, mass = _merge_mass(self, other, own, theirs)
+        values, mass = _merge_mass(self, other, our_scale, their_scale)
         return TablePartial(
             peak=peak,
             total=left + right,
-            squared=own**2 * self.squared + theirs**2 * other.squared,
+            squared=our_scale**2 * self.squared + their_scale**2 * other.squared,
             mean=mean,
-            spread=own[:, None] * self.spread + theirs[:, None] * other.spread + between,
+            spread=our_scale[:, None] * self.spread + their_scale[:, None] * other.spread + between,
             values=values,
             mass=mass,
             rest=rest,
@@ -90,31 +90,33 @@ class TablePartial:
 
     @property
     def effective_rows(self) -> np.ndarray:
-        """(Σw)² / Σw²: how many equally weighed rows would say as much."""
+        """(Σw)² / Σw²: the effective number of rows."""
         rows = np.zeros_like(self.total)
         np.divide(self.total**2, self.squared, out=rows, where=self.squared > 0)
         return rows
 
 
 def _merge_means(
-    left: TablePartial, right: TablePartial, own: np.ndarray, theirs: np.ndarray
+    left: TablePartial, right: TablePartial, our_mass: np.ndarray, their_mass: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The mean of both, its rest, and what their distance adds to the spread.
 
-    Both weigh `own` and `theirs`. The mean is taken from the heavier one: a mean far away that
-    weighs next to nothing leaves no rounding.
+    The mean is taken from the heavier one, so that a distant mean of negligible weight causes no
+    rounding.
     """
-    total = np.where(own + theirs > 0.0, own + theirs, 1.0)
-    own, theirs, total = own[:, None], theirs[:, None], total[:, None]
+    total = np.where(our_mass + their_mass > 0.0, our_mass + their_mass, 1.0)
+    our_mass, their_mass, total = our_mass[:, None], their_mass[:, None], total[:, None]
     with np.errstate(invalid="ignore"):  # of infinite means
         moved = (right.mean - left.mean) + (right.rest - left.rest)
         mean, rest = _exact_sum(
-            np.where(own < theirs, right.mean, left.mean),
+            np.where(our_mass < their_mass, right.mean, left.mean),
             np.where(
-                own < theirs, right.rest - own / total * moved, left.rest + theirs / total * moved
+                our_mass < their_mass,
+                right.rest - our_mass / total * moved,
+                left.rest + their_mass / total * moved,
             ),
         )
-        between = moved**2 * (own * (theirs / total))
+        between = moved**2 * (our_mass * (their_mass / total))
         finite = np.isfinite(left.mean) & np.isfinite(right.mean)
         mean = np.where(finite, mean, left.mean + right.mean)
     return mean, np.where(finite, rest, 0.0), between
@@ -128,20 +130,20 @@ def _exact_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _merge_mass(
-    left: TablePartial, right: TablePartial, own: np.ndarray, theirs: np.ndarray
+    left: TablePartial, right: TablePartial, our_mass: np.ndarray, their_mass: np.ndarray
 ) -> tuple[list[Any], np.ndarray]:
     if not right.values:
-        return left.values, own[:, None] * left.mass
+        return left.values, our_mass[:, None] * left.mass
     if right.values is left.values:
-        return left.values, own[:, None] * left.mass + theirs[:, None] * right.mass
+        return left.values, our_mass[:, None] * left.mass + their_mass[:, None] * right.mass
     places = {value: place for place, value in enumerate(left.values)}
     columns = [places.setdefault(value, len(places)) for value in right.values]
-    if len(places) * len(own) > MOST_MASS:
+    if len(places) * len(our_mass) > MOST_MASS:
         raise ValueError(
-            f"the value column has more than {MOST_MASS // len(own):,} distinct values, too many "
-            f"for a distribution for each of {len(own):,} queries"
+            f"the value column has more than {MOST_MASS // len(our_mass):,} distinct values, too "
+            f"many for a distribution for each of {len(our_mass):,} queries"
         )
-    mass = np.zeros((len(own), len(places)))
-    mass[:, : len(left.values)] = own[:, None] * left.mass
-    mass[:, columns] += theirs[:, None] * right.mass
+    mass = np.zeros((len(our_mass), len(places)))
+    mass[:, : len(left.values)] = our_mass[:, None] * left.mass
+    mass[:, columns] += their_mass[:, None] * right.mass
     return list(places), mass

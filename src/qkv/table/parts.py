@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from qkv.cluster import jobs
-from qkv.table.aggregation import Progress, Reading, read
+from qkv.table.aggregation import ProgressCallback, Reading, read
 from qkv.table.bandwidth import Lots, count_rows, draw
 from qkv.table.block import Question
 from qkv.table.row_weights import RowWeights
@@ -15,7 +15,7 @@ from qkv.table.sources import Part, Request
 
 
 class Job(NamedTuple):
-    """What the rows of every part are asked."""
+    """What every part computes."""
 
     request: Request
     question: Question
@@ -25,27 +25,27 @@ class Job(NamedTuple):
 
 
 def read_parts(
-    client: Any, parts: list[Part], job: Job, progress: Progress | None = None
+    client: Any, parts: list[Part], job: Job, progress: ProgressCallback | None = None
 ) -> Reading:
-    """What all parts say, merged in their order."""
+    """The sums of all parts, merged in their order."""
     rows = [part.rows for part in parts]
     total = None if None in rows else sum(each or 0 for each in rows)
     done = 0
 
-    def told(place: int) -> None:
+    def part_done(place: int) -> None:
         nonlocal done
         assert progress is not None
-        # Where nobody knows how many rows a part has, parts are counted.
+        # Where the number of rows in a part is unknown, parts are counted.
         done += 1 if total is None else rows[place] or 0
         progress(done, len(parts) if total is None else total)
 
     return jobs.fold(
-        client, _read, parts, job, Reading.merge, done=None if progress is None else told
+        client, _read, parts, job, Reading.merge, done=None if progress is None else part_done
     )
 
 
 def sample_parts(client: Any, parts: list[Part], request: Request) -> pa.Table:
-    """The rows that one machine would draw: each part is told how many rows come before it."""
+    """The sample that one machine would draw: each part gets the number of rows before it."""
     counts = jobs.fold(client, _count, parts, request, _joined)
     before = [sum(counts[:place]) for place in range(len(parts))]
     numbered = list(zip(parts, before, strict=True))
@@ -53,7 +53,7 @@ def sample_parts(client: Any, parts: list[Part], request: Request) -> pa.Table:
 
 
 def _read(part: Part, job: Job) -> Reading:
-    # Tasks of one worker share the job; what a pass has met is its own.
+    # Tasks of one worker share the job, but not the state of its pass.
     weights = job.weights.anew()
     try:
         scan = part.source.scan(job.request)

@@ -1,4 +1,4 @@
-"""What was asked of a source, what was pushed down to it, and what came."""
+"""The plan of a query: what is pushed down to the source, and how many rows were read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass
 class TablePlan:
-    """How a question is put to a table; print it.
+    """How a query reads a table; print it.
 
-    What stands under `rows_read`, `rows_used` and `missing` is known after the reading only. Rows
-    that a source skipped by itself are not counted as missing anything.
+    `rows_read`, `rows_used` and `missing` are known only after reading. Rows that a source skipped
+    are not counted as missing anything.
     """
 
     source: str
@@ -29,13 +29,18 @@ class TablePlan:
     missing: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
+        """The plan as a dictionary that JSON can hold."""
         return asdict(self)
 
     def __str__(self) -> str:
         lines = [f"query   {self.source}", f"├─ reads   {', '.join(self.columns)}"]
-        lines += [f"├─ compares {column}: {how}" for column, how in self.similarity.items()]
-        lines += [f"├─ weighs  {column}: {how}" for column, how in self.weights.items()]
+        lines += [
+            f"├─ compares {column}: {description}"
+            for column, description in self.similarity.items()
+        ]
+        lines += [
+            f"├─ weighs  {column}: {description}" for column, description in self.weights.items()
+        ]
         if self.by:
             lines.append(f"├─ groups  by {', '.join(self.by)}")
         if self.where is not None:
@@ -50,6 +55,6 @@ class TablePlan:
     def _came(self) -> str:
         if self.rows_read is None:
             return "not read yet"
-        lacking = [f"{count:,} without {name}" for name, count in self.missing.items() if count]
-        skipped = f"; skipped {', '.join(lacking)}" if lacking else ""
+        missing = [f"{count:,} without {name}" for name, count in self.missing.items() if count]
+        skipped = f"; skipped {', '.join(missing)}" if missing else ""
         return f"{self.rows_read:,} rows read{skipped}"

@@ -45,13 +45,13 @@ def picture(
     spread: Any,
 ) -> PlotData:
     """How much each of these rows weighs in an answer."""
-    keys = [own.column for own in drawn.comparisons]
+    keys = [comparison.column for comparison in drawn.comparisons]
     names = [*dict.fromkeys([*keys, *drawn.group, *drawn.weights.columns, drawn.value])]
     rows = _rows(batches, names, drawn.group)
     arrays = {name: plain(rows.column(name)) for name in names}
     logs = np.zeros(len(rows))
-    for own in drawn.comparisons if len(rows) else []:
-        logs = logs + own.logs(arrays[own.column])[drawn.number]
+    for comparison in drawn.comparisons if len(rows) else []:
+        logs = logs + comparison.logs(arrays[comparison.column])[drawn.number]
     if len(rows) and drawn.weights.columns:
         logs = logs + drawn.weights.logs(rows)[0]
     peak = logs.max(initial=-np.inf)
@@ -71,16 +71,16 @@ def picture(
 def _rows(batches: list[pa.RecordBatch], names: list[str], group: dict[str, Any]) -> pa.RecordBatch:
     """The rows of a group that lack none of these columns, in one batch."""
     table = pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in names})
-    whole = pa.RecordBatch.from_arrays([_one(table.column(name)) for name in names], names)
-    rows, _ = complete(whole, dict.fromkeys(names, 0))
+    batch = pa.RecordBatch.from_arrays([_one(table.column(name)) for name in names], names)
+    rows, _ = complete(batch, dict.fromkeys(names, 0))
     for name, label in group.items():
         rows = rows.filter(pc.equal(plain(rows.column(name)), label))
     return rows
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+    combined = column.combine_chunks()
+    return combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def _axis(array: pa.Array) -> np.ndarray | list[str]:

@@ -29,7 +29,7 @@ def listed(q: Any, key: list[str], schema: pa.Schema) -> tuple[list[dict[str, An
 
 
 def _list_of(q: Any, key: list[str]) -> Any:
-    """Series and frames of any library as lists, whatever they call the way there.
+    """Series and frames of any library as lists, whatever the method is called.
 
     A row of a pandas frame is a series too: with several keys by which it is indexed, one query.
     """

@@ -1,4 +1,4 @@
-"""Answers for people to read: in a terminal, in plain text, in a notebook."""
+"""Answers as readable output: in a terminal, in plain text, in a notebook."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MOST_VALUES, _MOST_COLUMNS, _MOST_LINES = 5, 8, 40
 _MOST_POINTS = 12
 
 
-def said(value: Any) -> str:
-    """A value as a person says it."""
+def formatted(value: Any) -> str:
+    """A value as readable text."""
     if isinstance(value, bool) or value is None:
         return "–" if value is None else str(value).lower()
     if isinstance(value, int):
@@ -32,7 +32,7 @@ def said(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
     if isinstance(value, (list, tuple)):
-        inside = ", ".join(said(part) for part in islice(value, 4))
+        inside = ", ".join(formatted(part) for part in islice(value, 4))
         return f"[{inside}{', …' if len(value) > 4 else ''}]"
     text = str(value)
     return text if len(text) <= 60 else text[:59] + "…"
@@ -40,30 +40,30 @@ def said(value: Any) -> str:
 
 def headline(answer: Answer) -> str:
     """The question and its answer in one line."""
-    asked = _query(answer.query)
+    query = _query(answer.query)
     if not answer.found:
-        return f"{asked}  →  no {answer.column} found"
-    return f"{asked}  →  {answer.column} {_short(answer)}"
+        return f"{query}  →  no {answer.column} found"
+    return f"{query}  →  {answer.column} {_short(answer)}"
 
 
 def footing(answer: Answer) -> str:
-    """What the answer stands on."""
+    """What the answer is based on."""
     used = answer.plan.rows_used or 0
-    how = "; ".join(f"{name} {how}" for name, how in answer.plan.similarity.items())
-    parts = [f"{said(answer.effective_rows)} effective of {used:,} rows", how]
+    compared = "; ".join(f"{name} {how}" for name, how in answer.plan.similarity.items())
+    parts = [f"{formatted(answer.effective_rows)} effective of {used:,} rows", compared]
     interval = answer.interval()
     if interval is not None:
-        parts.insert(0, f"mean in {said(interval[0])} … {said(interval[1])} (90 %)")
+        parts.insert(0, f"mean in {formatted(interval[0])} … {formatted(interval[1])} (90 %)")
     elif answer.effective_rows == 1.0 and not answer.distribution:
-        parts.insert(0, "one row cannot tell how far it may be off")
+        parts.insert(0, "no interval: it needs more than one effective row")
     return " · ".join(parts)
 
 
 def skipped(answer: Answer) -> str:
     """Which rows lacked something; empty if none did."""
-    lacking = {name: count for name, count in answer.plan.missing.items() if count}
-    told = ", ".join(f"{count:,} without {name}" for name, count in lacking.items())
-    return f"skipped {told}" if lacking else ""
+    missing = {name: count for name, count in answer.plan.missing.items() if count}
+    counts = ", ".join(f"{count:,} without {name}" for name, count in missing.items())
+    return f"skipped {counts}" if missing else ""
 
 
 def as_rich(answer: Answer) -> Group:
@@ -94,11 +94,11 @@ def as_html(answer: Answer) -> str:
     if len(answer.distribution) > 1:
         heavy = islice(answer.distribution.items(), _MOST_VALUES)
         body.append(
-            _html_table([answer.column, "weight"], ([said(v), f"{w:.3f}"] for v, w in heavy))
+            _html_table([answer.column, "weight"], ([formatted(v), f"{w:.3f}"] for v, w in heavy))
         )
     if answer.rows:
         names = list(answer.rows[0])
-        cells = ([said(row[name]) for name in names] for row in answer.rows)
+        cells = ([formatted(row[name]) for name in names] for row in answer.rows)
         body.append(_html_table(names, cells))
     return f"<div>{''.join(body)}</div>"
 
@@ -133,14 +133,16 @@ def curve_as_rich(curve: Curve) -> Group:
         value, std = float(curve.value[place]), float(curve.std[place])
         low, high = map(float, interval[place])
         table.add_row(
-            Text(said(curve.grid[place].as_py())),
-            "–" if math.isnan(value) else f"{said(value)} ± {said(std)}",
-            "" if math.isnan(low) else f"{said(low)} … {said(high)}",
-            said(float(curve.effective_rows[place])),
+            Text(formatted(curve.grid[place].as_py())),
+            "–" if math.isnan(value) else f"{formatted(value)} ± {formatted(std)}",
+            "" if math.isnan(low) else f"{formatted(low)} … {formatted(high)}",
+            formatted(float(curve.effective_rows[place])),
         )
-    how = "; ".join(f"{name} {how}" for name, how in curve.plan.similarity.items())
+    similarities = "; ".join(
+        f"{name} {similarities}" for name, similarities in curve.plan.similarity.items()
+    )
     head = f"{curve.column} along {curve.key}, {len(curve):,} points"
-    return Group(Text(head, style="bold green"), Text(how, style="dim"), table)
+    return Group(Text(head, style="bold green"), Text(similarities, style="dim"), table)
 
 
 def _title(answers: Answers) -> str:
@@ -153,15 +155,22 @@ def _title(answers: Answers) -> str:
 def _grid(answers: Answers) -> tuple[list[str], list[list[str]]]:
     """The names of columns, and lines of cells: of the first answers, where there are many."""
     first = list(islice(answers.items(), _MOST_LINES))
-    labels = [[said(entry) for entry in answers.labels(label).values()] for label, _ in first]
+    labels = [[formatted(entry) for entry in answers.labels(label).values()] for label, _ in first]
     if first and isinstance(first[0][1], Answers):  # a cell for each value column
         inner = list(first[0][1])
-        names, cells = inner, [[_short(own[name]) for name in inner] for _, own in first]
+        names, cells = (
+            inner,
+            [[_short(inner_answers[name]) for name in inner] for _, inner_answers in first],
+        )
     else:
         names = ["value", "mean in (90 %)", "effective rows"]
         cells = [
-            [_short(own), " … ".join(map(said, own.interval() or ())), said(own.effective_rows)]
-            for _, own in first
+            [
+                _short(inner_answers),
+                " … ".join(map(formatted, inner_answers.interval() or ())),
+                formatted(inner_answers.effective_rows),
+            ]
+            for _, inner_answers in first
         ]
     lines = [[*label, *rest] for label, rest in zip(labels, cells, strict=True)]
     return [*answers.names, *names], lines
@@ -172,19 +181,19 @@ def _short(answer: Answer) -> str:
     if not answer.found:
         return "–"
     if answer.distribution:
-        return f"{said(answer.value)} ({next(iter(answer.distribution.values())):.2f})"
-    spread = f"± {said(answer.std)}" if answer.effective_rows > 1.0 else "(one row)"
-    return f"{said(answer.value)} {spread}"
+        return f"{formatted(answer.value)} ({next(iter(answer.distribution.values())):.2f})"
+    spread = f"± {formatted(answer.std)}" if answer.effective_rows > 1.0 else "(one row)"
+    return f"{formatted(answer.value)} {spread}"
 
 
 def _query(query: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} = {said(entry)}" for name, entry in query.items())
+    return ", ".join(f"{name} = {formatted(entry)}" for name, entry in query.items())
 
 
 def _distribution(answer: Answer) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 1))
     for value, weight in islice(answer.distribution.items(), _MOST_VALUES):
-        table.add_row(Text(said(value)), f"{weight:.3f}", Text(_bar(weight), style="green"))
+        table.add_row(Text(formatted(value)), f"{weight:.3f}", Text(_bar(weight), style="green"))
     rest = sum(islice(answer.distribution.values(), _MOST_VALUES, None))
     if rest > 0.0005:
         more = len(answer.distribution) - _MOST_VALUES
@@ -205,7 +214,7 @@ def _rows(answer: Answer) -> Table:
     most = max(row[weight] for row in answer.rows)
     for row in answer.rows:
         bar = Text(f"{row[weight]:<8.3g}") + Text(_bar(row[weight] / most), style="green")
-        table.add_row(bar, *(Text(said(row[name])) for name in shown))
+        table.add_row(bar, *(Text(formatted(row[name])) for name in shown))
     return table
 
 

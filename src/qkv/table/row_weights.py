@@ -1,4 +1,4 @@
-"""What rows weigh by themselves: a column of weights, and how fast they age."""
+"""The rows' own weights: a column of weights, and exponential decay with age."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class RowWeights:
             self.description[self._decay.column] = self._decay.description
 
     def anew(self) -> RowWeights:
-        """The same weights for another pass, which has met no row yet."""
-        own = copy.copy(self)
-        own._decay = None if self._decay is None else self._decay.anew()
-        return own
+        """The same weights for another pass, which has read no row yet."""
+        fresh = copy.copy(self)
+        fresh._decay = None if self._decay is None else self._decay.anew()
+        return fresh
 
     def meet(self, other: RowWeights) -> tuple[float, float]:
         """By how much the weights of two passes shrink, now that both count from the newer row."""
@@ -60,8 +60,8 @@ class RowWeights:
         if self._decay is not None:
             logs, shrink = self._decay.logs(batch.column(self._decay.column))
         if self._weight is not None:
-            own = _log_weights(batch.column(self._weight), self._weight)
-            logs = own + logs if len(logs) else own
+            column_logs = _log_weights(batch.column(self._weight), self._weight)
+            logs = column_logs + logs if len(logs) else column_logs
         return logs, shrink
 
 
@@ -111,9 +111,9 @@ class Decay:
         return logs, step
 
     def anew(self) -> Decay:
-        own = copy.copy(self)
-        own._newest = None
-        return own
+        fresh = copy.copy(self)
+        fresh._newest = None
+        return fresh
 
     def meet(self, other: Decay) -> tuple[float, float]:
         if self._newest is None:

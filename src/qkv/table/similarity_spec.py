@@ -1,4 +1,4 @@
-"""Which similarity was asked for, of each key column."""
+"""The similarity of each key column, as users specify it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from qkv.table.comparison import (
     Fuzzy,
     Same,
     check_serves,
-    check_serves_own,
+    check_serves_custom,
 )
-from qkv.table.own_similarity import Pairs, described, own_kernel
+from qkv.table.custom_similarity import Pairs, custom_kernel, described
 from qkv.table.vectors import Vectors
 
 #: Of the distance in bandwidths, or of queries and keys.
@@ -57,39 +57,43 @@ class SimilaritySpec(NamedTuple):
     bandwidth: float | None
     temperature: float = 1.0
     cutoff: float | None = None
-    own: Similarity | None = None  # of someone's own; the bandwidth is that of a kernel
+    custom: Similarity | None = None  # of someone's own; the bandwidth is that of a kernel
 
     @property
     def lacks_bandwidth(self) -> bool:
         return self.name in KERNELS and self.bandwidth is None
 
 
-def similarity_specs(
+def read_spec(
     column: str,
     type: pa.DataType,
     similarity: SimilarityLike,
     bandwidth: BandwidthLike,
     cutoff: CutoffLike = None,
 ) -> SimilaritySpec:
-    """What was asked for this column, checked against what it holds."""
-    own = _of_column(similarity, column, "similarity")
+    """The similarity of this column, checked against its type."""
+    custom = _of_column(similarity, column, "similarity")
     width = _of_column(bandwidth, column, "bandwidth", optional=True)
-    if callable(own) and not isinstance(own, (Similarity, builtins.type)):
-        own = FromCallable(own) if compares_pairs(own) else OfDistance(own)
-    wanted = _from_object(own) if isinstance(own, Similarity) else SimilaritySpec(_name(own), None)
-    if wanted.own is None:
-        check_serves(wanted.name, column, type)
+    if callable(custom) and not isinstance(custom, (Similarity, builtins.type)):
+        custom = FromCallable(custom) if compares_pairs(custom) else OfDistance(custom)
+    spec = (
+        _from_object(custom)
+        if isinstance(custom, Similarity)
+        else SimilaritySpec(_name(custom), None)
+    )
+    if spec.custom is None:
+        check_serves(spec.name, column, type)
     else:
-        check_serves_own(wanted.name, column, type, isinstance(wanted.own, Kernel))
+        check_serves_custom(spec.name, column, type, isinstance(spec.custom, Kernel))
     if width is not None:
-        if wanted.name not in (*KERNELS, "fuzzy") and not isinstance(wanted.own, Kernel):
-            raise ValueError(f"similarity {wanted.name!r} of column {column!r} has no bandwidth")
-        wanted = wanted._replace(bandwidth=in_units(width, type, column))
-    if wanted.bandwidth is not None and not 0.0 < wanted.bandwidth < float("inf"):
+        if spec.name not in (*KERNELS, "fuzzy") and not isinstance(spec.custom, Kernel):
+            raise ValueError(f"similarity {spec.name!r} of column {column!r} has no bandwidth")
+        spec = spec._replace(bandwidth=in_units(width, type, column))
+    if spec.bandwidth is not None and not 0.0 < spec.bandwidth < float("inf"):
         raise ValueError(
-            f"bandwidth of column {column!r} must be positive and finite; got {wanted.bandwidth}"
+            f"bandwidth of column {column!r} must be positive and finite; got {spec.bandwidth}"
         )
-    return wanted._replace(cutoff=_cutoff(column, wanted.name, cutoff))
+    return spec._replace(cutoff=_cutoff(column, spec.name, cutoff))
 
 
 def _cutoff(column: str, name: str, cutoff: CutoffLike) -> float | None:
@@ -104,33 +108,33 @@ def _cutoff(column: str, name: str, cutoff: CutoffLike) -> float | None:
     return float(least)
 
 
-def compare(
-    column: str, type: pa.DataType, entries: pa.Array, wanted: SimilaritySpec
-) -> Comparison:
+def compare(column: str, type: pa.DataType, entries: pa.Array, spec: SimilaritySpec) -> Comparison:
     """Queries, as entries of the column, ready to be compared with its keys."""
-    width = 1.0 if wanted.bandwidth is None else wanted.bandwidth
+    width = 1.0 if spec.bandwidth is None else spec.bandwidth
     is_vector = kind_of(type) is Kind.VECTOR
-    if isinstance(wanted.own, Kernel) and not is_vector:
-        return own_kernel(column, type, entries, wanted.own, width)
-    if wanted.own is not None:
-        own = wanted.own.with_bandwidth(width) if isinstance(wanted.own, Kernel) else wanted.own
-        return Pairs(column, type, entries, own)
+    if isinstance(spec.custom, Kernel) and not is_vector:
+        return custom_kernel(column, type, entries, spec.custom, width)
+    if spec.custom is not None:
+        custom = (
+            spec.custom.with_bandwidth(width) if isinstance(spec.custom, Kernel) else spec.custom
+        )
+        return Pairs(column, type, entries, custom)
     if is_vector:
-        return Vectors(column, entries, wanted.name, width, wanted.temperature)
-    if wanted.name == "equal":
+        return Vectors(column, entries, spec.name, width, spec.temperature)
+    if spec.name == "equal":
         return Same(column, type, entries)
-    if wanted.name == "fuzzy":
-        return Fuzzy(column, entries, wanted.bandwidth or FUZZY_BANDWIDTH, wanted.cutoff or 0.0)
-    if wanted.name == "euclidean":  # −(q − k)² is a Gaussian's logarithm at this bandwidth
+    if spec.name == "fuzzy":
+        return Fuzzy(column, entries, spec.bandwidth or FUZZY_BANDWIDTH, spec.cutoff or 0.0)
+    if spec.name == "euclidean":  # −(q − k)² is a Gaussian's logarithm at this bandwidth
         return Distance(column, type, entries, "gaussian", 0.5**0.5)
-    return Distance(column, type, entries, wanted.name, width)
+    return Distance(column, type, entries, spec.name, width)
 
 
 def _of_column(given: Any, column: str, argument: str, optional: bool = False) -> Any:
     if not isinstance(given, Mapping):
         return given
     if column not in given and not optional:
-        raise ValueError(f"{argument} says nothing of key column {column!r}; got {dict(given)!r}")
+        raise ValueError(f"{argument} has no entry for key column {column!r}; got {dict(given)!r}")
     return given.get(column)
 
 
@@ -148,7 +152,7 @@ def _name(similarity: Any) -> str:
     return similarity
 
 
-def _known(kernel: Kernel) -> str:
+def _kernel_name(kernel: Kernel) -> str:
     """The name by which tables know the kernels of the package; "" where they know none."""
     name = type(kernel).__name__.lower()
     return name if name in KERNELS else ""
@@ -168,15 +172,17 @@ def _from_object(similarity: Similarity) -> SimilaritySpec:
     import torch
 
     example = torch.zeros(1, 1, dtype=torch.float64)
-    if isinstance(similarity, Kernel) and type(similarity) is type(NAMED.get(_known(similarity))):
-        return SimilaritySpec(_known(similarity), _width(similarity, example))
+    if isinstance(similarity, Kernel) and type(similarity) is type(
+        NAMED.get(_kernel_name(similarity))
+    ):
+        return SimilaritySpec(_kernel_name(similarity), _width(similarity, example))
     if type(similarity) is Cosine:
         return SimilaritySpec("cosine", None, float(similarity.temperature(example)))
     if type(similarity) is ScaledDot and similarity.scale is None:
         return SimilaritySpec("scaled_dot", None)
     if isinstance(similarity, Kernel):
-        return SimilaritySpec(described(similarity), _width(similarity, example), own=similarity)
+        return SimilaritySpec(described(similarity), _width(similarity, example), custom=similarity)
     plain = {Dot: "dot", Euclidean: "euclidean", Equal: "equal"}
     if type(similarity) in plain:
         return SimilaritySpec(plain[type(similarity)], None)
-    return SimilaritySpec(described(similarity), None, own=similarity)
+    return SimilaritySpec(described(similarity), None, custom=similarity)

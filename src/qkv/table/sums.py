@@ -1,4 +1,4 @@
-"""What a pass has found of one value column so far."""
+"""The sums of one value column so far in a pass."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Sums:
         self.partial = TablePartial.nothing(0, 1)
         self.leaders = TopRows(0, top)
 
-    def add(self, found: BlockSums, groups: np.ndarray) -> None:
-        """Merge what a block says; it has rows for these groups."""
+    def add(self, block: BlockSums, groups: np.ndarray) -> None:
+        """Add the sums of a block, which has rows for these groups."""
         if len(self.partial.peak) == 0:  # how long values are is known by now
-            self.partial = TablePartial.nothing(0, found.partial.mean.shape[1])
+            self.partial = TablePartial.nothing(0, block.partial.mean.shape[1])
             if len(groups) == groups.max() + 1:
-                self.partial = found.partial
-                self.leaders.logs, self.leaders.rows = found.lead_logs, found.lead_rows
+                self.partial = block.partial
+                self.leaders.logs, self.leaders.rows = block.lead_logs, block.lead_rows
                 return
         more = (int(groups.max()) + 1) * self.n - len(self.partial.peak)
         if more > 0:
@@ -34,12 +34,12 @@ class Sums:
             self.partial = self.partial.joined(nothing)
             self.leaders.extend(more)
         places = (groups[:, None] * self.n + np.arange(self.n)).ravel()
-        self.partial.merge_at(places, found.partial)
+        self.partial.merge_at(places, block.partial)
         if self.leaders.logs.shape[1]:
-            self.leaders.merge_at(places, found.lead_logs, found.lead_rows)
+            self.leaders.merge_at(places, block.lead_logs, block.lead_rows)
 
     def merge(self, other: Sums, groups: np.ndarray, first: int) -> None:
-        """Merge what another pass found: its groups are these here, its rows count from `first`."""
+        """Merge another pass: its groups are these here, its rows count from `first`."""
         self.used += other.used
         self.missing += other.missing
         if len(other.partial.peak):

@@ -1,7 +1,7 @@
-"""What key columns say of a tile of rows: the loops that turn differences into scores.
+"""The scores of key columns for a tile of rows: loops that turn differences into scores.
 
-The weight of a row is factor · exp(log): what similarities say in logarithms is added up in `logs`,
-what they say outright, never more than 1, is multiplied into `factors`.
+The weight of a row is factor · exp(log): log weights are added up in `logs`, weights that are given
+directly, never more than 1, are multiplied into `factors`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FARTHEST = -1e300
 
 @device
 def clear(given: Any, start: int, logs: Any, factors: Any) -> None:
-    """Begin with what rows weigh by themselves."""
+    """Start with the rows' own weights."""
     for i in range(len(logs)):
         logs[i] = given[start + i] if len(given) > 0 else 0.0
         factors[i] = 1.0
@@ -89,18 +89,18 @@ def _equal(key: Any, query: float, factors: Any) -> None:
 
 
 @device
-def _take_factors(said: Any, factors: Any) -> None:
+def _take_factors(scores: Any, factors: Any) -> None:
     noinline()
     for i in range(len(factors)):
         # A weight that is negative, or none, shows as NaN whose sign no maximum overlooks.
-        factors[i] *= said[i] if said[i] >= 0.0 else np.nan
+        factors[i] *= scores[i] if scores[i] >= 0.0 else np.nan
 
 
 @device
-def _take_logs(said: Any, logs: Any) -> None:
+def _take_logs(scores: Any, logs: Any) -> None:
     noinline()
     for i in range(len(logs)):
-        logs[i] += said[i]
+        logs[i] += scores[i]
 
 
 @device
@@ -114,7 +114,9 @@ def _derived(
     # One query of one column, keys of one column: arrays of two axes are told with their sizes.
     if queries.words[c] == 1 and start + width <= rows.key.shape[1]:
         query, key = queries.query[q, word : word + 1], rows.key[word, start : start + width]
-        invoke(queries.functions[c], (query, 1, key, width, parameter, scratch.said, width, 1, 0))
+        invoke(
+            queries.functions[c], (query, 1, key, width, parameter, scratch.derived, width, 1, 0)
+        )
         return
     scratch.origin[0] = 0.0
     words = queries.words[c]
@@ -125,7 +127,7 @@ def _derived(
     )
     invoke(
         queries.functions[c],
-        (scratch.origin, 1, scratch.differences, width, parameter, scratch.said, width, 1, 0),
+        (scratch.origin, 1, scratch.differences, width, parameter, scratch.derived, width, 1, 0),
     )
 
 
@@ -133,28 +135,28 @@ def _derived(
 def compare_column(
     rows: Any, queries: Any, q: int, c: int, word: int, start: int, stop: int, scratch: Any
 ) -> None:
-    """Add what key column `c`, which begins at `word`, says of a tile to its logs and factors."""
+    """Add the scores of key column `c`, which begins at `word`, to the logs and factors."""
     count = stop - start
     logs, factors = scratch.logs[:count], scratch.factors[:count]
     if queries.functions[c] != 0:
         _derived(rows, queries, q, c, word, start, stop, scratch)
         if queries.kinds[c] == FORMULA:
-            _take_factors(scratch.said, factors)
+            _take_factors(scratch.derived, factors)
         else:
-            _take_logs(scratch.said, logs)
+            _take_logs(scratch.derived, logs)
         return
     words, key, query = queries.words[c], rows.key[word, start:stop], queries.query[q, word]
     if words > 1:
         differences = scratch.differences[:count]
-        own = queries.query[q, word : word + words]
-        subtract(rows.key[word : word + words, start:stop], own, differences)
+        query = queries.query[q, word : word + words]
+        subtract(rows.key[word : word + words, start:stop], query, differences)
         key, query = differences, 0.0
     compare(queries.kinds[c], key, query, queries.inverse[c], logs, factors)
 
 
 @device
 def compare(kind: int, key: Any, query: float, inverse: float, logs: Any, factors: Any) -> None:
-    """What one key column says of a tile. Each kernel is a loop of its own, which vectorises."""
+    """The scores of one key column for a tile. Each kernel is a separate, vectorised loop."""
     if kind == GAUSSIAN:
         _gaussian(key, query, inverse, logs)
     elif kind == LAPLACIAN:
@@ -171,7 +173,7 @@ def compare(kind: int, key: Any, query: float, inverse: float, logs: Any, factor
 
 @device
 def has_logs(rows: Any, queries: Any) -> bool:
-    """Whether anything is said in logarithms; if not, they are 0 and factors are the weights."""
+    """Whether any column gives log weights; if not, they are 0 and factors are the weights."""
     for kind in queries.kinds:
         if kind in (GAUSSIAN, LAPLACIAN, LOG_FORMULA):
             return True
@@ -181,15 +183,15 @@ def has_logs(rows: Any, queries: Any) -> bool:
 @device
 def has_formula(queries: Any) -> bool:
     """Whether factors may be more than 1."""
-    found = False
+    has_any = False
     for kind in queries.kinds:
-        found = found or kind == FORMULA
-    return found
+        has_any = has_any or kind == FORMULA
+    return has_any
 
 
 @device
 def turn_into_logs(logs: Any, factors: Any) -> None:
-    """Say in logarithms what factors say; NaN stays where it was."""
+    """Move the factors into the logarithms; NaN stays where it was."""
     for i in range(len(logs)):
         if factors[i] > 0.0:
             logs[i] += math.log(factors[i])
@@ -236,7 +238,7 @@ def _far(kind: int, key: Any, query: float, inverse: float, logs: Any) -> None:
 
 @device
 def rank_far(rows: Any, queries: Any, q: int, start: int, stop: int, scratch: Any) -> None:
-    """Give rows beyond all that an exponential can tell apart logs by their distance alone.
+    """Give rows whose weights all underflow logs by their distance alone.
 
     Below all other logs, and so far from each other that only the nearest weigh anything.
     """

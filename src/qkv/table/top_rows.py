@@ -34,7 +34,7 @@ class TopRows:
         """The best rows of another pass as they are numbered here, from `first` on."""
         rows = np.where(other.rows >= 0, other.rows + first, -1)
         alive = set(other.rows.ravel().tolist())
-        self._kept |= {row + first: kept for row, kept in other._kept.items() if row in alive}
+        self._kept |= {row + first: entry for row, entry in other._kept.items() if row in alive}
         return other.logs, rows
 
     def remember(
@@ -57,7 +57,7 @@ class TopRows:
     def forget(self) -> None:
         """Forget rows that have been overtaken."""
         alive = set(self.rows.ravel().tolist())
-        self._kept = {row: kept for row, kept in self._kept.items() if row in alive}
+        self._kept = {row: entry for row, entry in self._kept.items() if row in alive}
 
     def shown(self, scan: Scan) -> dict[int, dict[str, Any]]:
         """All rows in the lead, by number."""

@@ -1,4 +1,4 @@
-"""Conditions on rows: read from a sentence, checked against the columns, handed to a source.
+"""Conditions on rows: parsed from text, checked against the columns, passed to a source.
 
 A condition is a small tree. It is never evaluated as code nor pasted into SQL: each source builds
 an expression of its own from it, in which values are literals with a type or parameters.
@@ -25,7 +25,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-#: A condition is a tree, and whoever builds expressions of it goes down to its leaves.
+#: A condition is a tree, which builders of expressions traverse recursively.
 MOST_COMPARISONS = 200
 _SPELLINGS = {"=": "==", "<>": "!="}
 _TOKEN = re.compile(
@@ -130,20 +130,20 @@ def build(condition: Condition, dialect: Dialect) -> Any:
 
 
 def both_zeros(values: list[Any]) -> list[Any]:
-    """The values with −0.0 beside 0.0, for sources that look them up by their bits."""
+    """The values with both −0.0 and 0.0, for sources that compare them by their bits."""
     has_zero = any(isinstance(value, float) and value == 0.0 for value in values)
     return [value for value in values if value != 0.0] + [0.0, -0.0] if has_zero else values
 
 
 def both(left: Condition | None, right: Condition | None) -> Condition | None:
-    """What must hold when both must; None asks nothing."""
+    """The conjunction of two conditions, of which None is always true."""
     if left is None or right is None:
         return left or right
     return And(left, right)
 
 
 def columns_of(condition: Condition) -> set[str]:
-    """The columns that a condition looks at."""
+    """The columns in a condition."""
     match condition:
         case And(left, right) | Or(left, right):
             return columns_of(left) | columns_of(right)
@@ -170,8 +170,9 @@ def condition_of(
 def parse(text: str, schema: pa.Schema) -> Condition:
     """A condition such as ``year >= 2020 and major in ('physics', 'history')``.
 
-    Columns are words, or anything in double quotes; text stands in single quotes, dates too;
-    ``between``, ``is null``, ``is not null``, ``and``, ``or``, ``not`` and brackets serve.
+    Columns are words, or anything in double quotes; text and dates are in single quotes;
+    ``between``, ``is null``, ``is not null``, ``and``, ``or``, ``not`` and parentheses are
+    supported.
     """
     if len(text) > 10_000:
         raise ValueError(f"where must be shorter than 10,000 characters; got {len(text):,}")
@@ -217,7 +218,7 @@ class _Parser:
         if self.depth > 50:
             raise ValueError("where has more than 50 nested parentheses")
         condition = self._both()
-        while self._taken("or"):
+        while self._accept("or"):
             condition = Or(condition, self._both())
         self.depth -= 1
         return condition
@@ -228,15 +229,15 @@ class _Parser:
 
     def _both(self) -> Condition:
         condition = self._negation()
-        while self._taken("and"):
+        while self._accept("and"):
             condition = And(condition, self._negation())
         return condition
 
     def _negation(self) -> Condition:
         flips = 0
-        while self._taken("not"):
+        while self._accept("not"):
             flips += 1
-        if self._taken("("):
+        if self._accept("("):
             condition = self.either()
             self._expect(")")
         else:
@@ -250,16 +251,16 @@ class _Parser:
                 f"where has more than {MOST_COMPARISONS} comparisons; `in (…)` takes many values"
             )
         column = self._column()
-        if self._taken("is"):
-            negated = self._taken("not")
+        if self._accept("is"):
+            negated = self._accept("not")
             self._expect("null")
             return Not(Missing(column)) if negated else Missing(column)
-        if self._taken("between"):
+        if self._accept("between"):
             low = self._value(column)
             self._expect("and")
             return And(Compare(column, ">=", low), Compare(column, "<=", self._value(column)))
-        negated = self._taken("not")
-        if self._taken("in"):
+        negated = self._accept("not")
+        if self._accept("in"):
             among = OneOf(column, self._values(column))
             return Not(among) if negated else among
         sign = _SPELLINGS.get(self._next.text, self._next.text)
@@ -281,7 +282,7 @@ class _Parser:
     def _values(self, column: str) -> tuple[Any, ...]:
         self._expect("(")
         values = [self._value(column)]
-        while self._taken(","):
+        while self._accept(","):
             values.append(self._value(column))
         self._expect(")")
         return tuple(values)
@@ -311,14 +312,14 @@ class _Parser:
     def _next(self) -> _Token:
         return self.tokens[self.place]
 
-    def _taken(self, word: str) -> bool:
+    def _accept(self, word: str) -> bool:
         if self._next.kind in ("keyword", "sign") and self._next.text == word:
             self.place += 1
             return True
         return False
 
     def _expect(self, word: str) -> None:
-        if not self._taken(word):
+        if not self._accept(word):
             self._refuse(repr(word))
 
     def _refuse(self, expected: str) -> None:

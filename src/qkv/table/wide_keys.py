@@ -59,15 +59,15 @@ def unit_in_ticks(type: pa.DataType) -> int:
     return 10**type.scale if pa.types.is_decimal(type) and type.scale > 0 else 1
 
 
-def _of_integers(whole: np.ndarray) -> np.ndarray:
+def _of_integers(integers: np.ndarray) -> np.ndarray:
     """Integers of any width up to 64 bits."""
-    if whole.dtype.itemsize < 8 or len(whole) == 0:
-        return whole.astype(np.float64)[None, :]
-    if int(whole.max()) <= _EXACT and int(whole.min()) >= -_EXACT:
-        return whole.astype(np.float64)[None, :]
-    bits, mask = whole.dtype.type(_BITS), whole.dtype.type(_MASK)
-    high = (whole >> bits).astype(np.float64) * 2.0**_BITS
-    return _balanced(np.stack([high, (whole & mask).astype(np.float64)]))
+    if integers.dtype.itemsize < 8 or len(integers) == 0:
+        return integers.astype(np.float64)[None, :]
+    if int(integers.max()) <= _EXACT and int(integers.min()) >= -_EXACT:
+        return integers.astype(np.float64)[None, :]
+    bits, mask = integers.dtype.type(_BITS), integers.dtype.type(_MASK)
+    high = (integers >> bits).astype(np.float64) * 2.0**_BITS
+    return _balanced(np.stack([high, (integers & mask).astype(np.float64)]))
 
 
 def _of_decimals(keys: pa.Array) -> np.ndarray:
@@ -77,14 +77,14 @@ def _of_decimals(keys: pa.Array) -> np.ndarray:
     elif keys.type.bit_width < 128:
         keys = keys.cast(pa.decimal128(keys.type.precision, keys.type.scale))
     count = keys.type.bit_width // _BITS
-    whole = np.frombuffer(keys.buffers()[1], "<u4") if len(keys) else np.empty(0, "<u4")
-    whole = whole[keys.offset * count : (keys.offset + len(keys)) * count].reshape(-1, count)
-    narrow = np.ascontiguousarray(whole[:, :2]).view("<i8")[:, 0]
+    limbs = np.frombuffer(keys.buffers()[1], "<u4") if len(keys) else np.empty(0, "<u4")
+    limbs = limbs[keys.offset * count : (keys.offset + len(keys)) * count].reshape(-1, count)
+    narrow = np.ascontiguousarray(limbs[:, :2]).view("<i8")[:, 0]
     sign = (narrow >> 63).astype("<u4")  # what all words above hold, where there is nothing else
-    if (whole[:, 2:] == sign[:, None]).all():
+    if (limbs[:, 2:] == sign[:, None]).all():
         return _of_integers(narrow)
-    words = whole.T[::-1].astype(np.float64, order="C")
-    words[0] = np.ascontiguousarray(whole[:, -1]).view("<i4")
+    words = limbs.T[::-1].astype(np.float64, order="C")
+    words[0] = np.ascontiguousarray(limbs[:, -1]).view("<i4")
     return _balanced(words * 2.0 ** (_BITS * np.arange(count - 1, -1, -1.0))[:, None])
 
 
@@ -104,14 +104,14 @@ def _cut(query: Any, words: int) -> list[float]:
         return [query] + [0.0] * (words - 1)
     if words == 1:
         return [_float(query)]
-    whole = math.floor(query)
-    fraction, parts = float(query - whole), []
+    integer = math.floor(query)
+    fraction, parts = float(query - integer), []
     for place in range(words - 1):
-        low = ((whole + _HALF) & _MASK) - _HALF
+        low = ((integer + _HALF) & _MASK) - _HALF
         parts.append(float(low) * 2.0 ** (_BITS * place))
-        whole = (whole - low) >> _BITS
+        integer = (integer - low) >> _BITS
     parts[0] += fraction
-    return [_float(whole << _BITS * (words - 1)), *reversed(parts)]
+    return [_float(integer << _BITS * (words - 1)), *reversed(parts)]
 
 
 def _float(number: Any) -> float:

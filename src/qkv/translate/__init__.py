@@ -1,4 +1,4 @@
-"""Translation: sequence-to-sequence models that look back at their source, trained and used."""
+"""Translation: sequence-to-sequence models with attention, their training and decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What weights look like: figures, terminal tables, the interactive view, and their summaries.
+"""Visualization of weights: figures, terminal tables, the interactive view, and summaries.
 
 Users import the parts as ``qkv.plot``, ``qkv.summary`` and ``qkv.view``.
 """

@@ -1,4 +1,4 @@
-"""What a block of weights says in short: numbers per head, fewer tokens, several layers in one.
+"""Summaries of weights: numbers per head, fewer tokens, several layers in one matrix.
 
 All take weights (…, n, m) whose rows sum to 1, or are all 0, as :func:`qkv.weights` and
 :func:`qkv.record` give them; torch tensors in, torch tensors out, and NumPy alike.
@@ -21,82 +21,88 @@ ArrayT = TypeVar("ArrayT", Tensor, npt.NDArray[np.floating[Any]])
 
 
 def entropy(weights: ArrayT) -> ArrayT:
-    """How spread the attention of each head is, in bits: −Σ w log₂ w of a row, (…, n, m) -> (…).
+    """The entropy of each head's attention in bits: −Σ w log₂ w of a row, (…, n, m) -> (…).
 
-    The mean over the rows. 0 where each row looks at one key; m keys that share equally have
+    The mean over the rows. 0 where each row attends to one key; m keys of equal weight give
     log₂ m.
 
     >>> import numpy as np, qkv
     >>> qkv.summary.entropy(np.array([[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]))
     array(1.5)
     """
-    (own,), _ = as_tensors(weights=weights)
-    found = torch.special.entr(own).sum(-1).mean(-1) / math.log(2)
-    return _like(weights, found)
+    (tensor,), _ = as_tensors(weights=weights)
+    bits = torch.special.entr(tensor).sum(-1).mean(-1) / math.log(2)
+    return _like(weights, bits)
 
 
 def distance(weights: ArrayT) -> ArrayT:
-    """How far each head looks, in tokens: the mean of Σ w·abs(i − j) over the rows; -> (…).
+    """The attention distance of each head in tokens: the mean of Σ w·abs(i − j) over rows; -> (…).
 
-    Rows stand at the end of the keys, as in :class:`qkv.mask.Causal`. Rows that look at nothing
-    do not count.
+    Rows are aligned to the end of the keys, as in :class:`qkv.mask.Causal`. Rows that attend to
+    nothing do not count.
 
     >>> import numpy as np, qkv
     >>> qkv.summary.distance(np.eye(3)[[1, 2, 0]])  # to the next, the last to the first
     array(1.33333333)
     """
-    (own,), _ = as_tensors(weights=weights)
-    n, m = own.shape[-2:]
-    here = torch.arange(m - n, m, device=own.device).unsqueeze(-1)
-    apart = (here - torch.arange(m, device=own.device)).abs().to(own.dtype)  # (n, m)
-    looking = own.sum(-1) > 0
-    far = (own * apart).sum(-1).sum(-1) / looking.sum(-1).clamp(min=1)
+    (tensor,), _ = as_tensors(weights=weights)
+    n, m = tensor.shape[-2:]
+    here = torch.arange(m - n, m, device=tensor.device).unsqueeze(-1)
+    apart = (here - torch.arange(m, device=tensor.device)).abs().to(tensor.dtype)  # (n, m)
+    looking = tensor.sum(-1) > 0
+    far = (tensor * apart).sum(-1).sum(-1) / looking.sum(-1).clamp(min=1)
     return _like(weights, far)
 
 
 def information(weights: ArrayT) -> ArrayT:
-    """What each head tells beyond popular keys and fixed distances, in bits: (…, n, m) -> (…).
+    """The information of each head beyond popular keys and fixed distances, in bits: -> (…).
 
-    The mean over the rows of Σ w log₂(w / e) over keys more than one token away, where e is what
-    one would expect without reading: the share of all attention that the key gets, or that its
-    distance from the query gets, whichever is greater. A head tells nothing that looks evenly at
-    all keys, at the same key from everywhere, around the token itself, or always as far back.
+    The mean over the rows of Σ w log₂(w / e) over keys more than one token away, where e is the
+    weight to be expected from key and distance alone: the share of all attention that the key
+    gets, or that its distance from the query gets, whichever is greater. It is 0 for a head that
+    attends evenly to all keys, always to the same key, around the token itself, or always at the
+    same distance.
 
     >>> import numpy as np, qkv
     >>> even, same, own = np.full((4, 4), 0.25), np.eye(4)[[0, 0, 0, 0]], np.eye(4)
     >>> qkv.summary.information(np.stack([even, same, own, np.eye(4)[[3, 2, 1, 0]]]))
     array([0., 0., 0., 1.])
     """
-    (own,), _ = as_tensors(weights=weights)
-    n, m = own.shape[-2:]
-    popular = own.mean(-2, keepdim=True).expand_as(own)
-    apart = torch.arange(m, device=own.device) - torch.arange(n, device=own.device)[:, None] + n - 1
-    shares = own.new_zeros(*own.shape[:-2], n + m - 1)  # of each distance
-    shares.index_add_(-1, apart.flatten(), own.flatten(-2) / n)
+    (tensor,), _ = as_tensors(weights=weights)
+    n, m = tensor.shape[-2:]
+    popular = tensor.mean(-2, keepdim=True).expand_as(tensor)
+    apart = (
+        torch.arange(m, device=tensor.device)
+        - torch.arange(n, device=tensor.device)[:, None]
+        + n
+        - 1
+    )
+    shares = tensor.new_zeros(*tensor.shape[:-2], n + m - 1)  # of each distance
+    shares.index_add_(-1, apart.flatten(), tensor.flatten(-2) / n)
     expected = torch.maximum(popular, shares[..., apart])
-    bits = torch.special.xlogy(own, own) - torch.special.xlogy(own, expected)
+    bits = torch.special.xlogy(tensor, tensor) - torch.special.xlogy(tensor, expected)
     bits = torch.where((apart - (m - 1)).abs() > 1, bits, 0)  # rows stand at the end of the keys
     return _like(weights, bits.sum((-2, -1)) / (n * math.log(2)))
 
 
 def most_telling(weights: ArrayT) -> tuple[int, int]:
     """The layer and the head of most :func:`information`, of weights (layers, heads, n, m)."""
-    (own,), _ = as_tensors(weights=weights)
-    bits = torch.as_tensor(information(own)).nan_to_num(nan=-1.0)
-    layer, head = divmod(int(bits.argmax()), own.shape[-3])
+    (tensor,), _ = as_tensors(weights=weights)
+    bits = torch.as_tensor(information(tensor)).nan_to_num(nan=-1.0)
+    layer, head = divmod(int(bits.argmax()), tensor.shape[-3])
     return layer, head
 
 
 def mean_over_heads(weights: ArrayT) -> ArrayT:
     """(…, heads, n, m) -> (…, n, m)."""
-    (own,), _ = as_tensors(weights=weights)
-    if own.ndim < 3:
-        raise ValueError(f"weights must have shape (..., heads, n, m); got {tuple(own.shape)}")
-    return _like(weights, own.mean(-3))
+    (tensor,), _ = as_tensors(weights=weights)
+    if tensor.ndim < 3:
+        raise ValueError(f"weights must have shape (..., heads, n, m); got {tuple(tensor.shape)}")
+    return _like(weights, tensor.mean(-3))
 
 
 def rollout(weights: ArrayT, residual: float = 0.5) -> ArrayT:
-    """What the last layer's tokens hold of the first's: (layers, …, heads, n, n) -> (…, n, n).
+    """The attention of the last layer to the input tokens: (layers, …, heads, n, n) -> (…, n, n).
 
     Layer by layer, the mean over heads with a share `residual` of each token itself, multiplied up:
     attention rollout (Abnar and Zuidema, 2020), where that share is one half.
@@ -107,40 +113,40 @@ def rollout(weights: ArrayT, residual: float = 0.5) -> ArrayT:
     array([[1.  , 0.  ],
            [0.75, 0.25]])
     """
-    (own,), _ = as_tensors(weights=weights)
-    if own.ndim < 4 or own.shape[-1] != own.shape[-2]:
+    (tensor,), _ = as_tensors(weights=weights)
+    if tensor.ndim < 4 or tensor.shape[-1] != tensor.shape[-2]:
         raise ValueError(
-            f"weights must have shape (layers, ..., heads, n, n); got {tuple(own.shape)}"
+            f"weights must have shape (layers, ..., heads, n, n); got {tuple(tensor.shape)}"
         )
     if not 0 <= residual <= 1:
         raise ValueError(f"residual must be between 0 and 1; got {residual}")
-    itself = torch.eye(own.shape[-1], dtype=own.dtype, device=own.device)
-    held = itself
-    for layer in own.mean(-3):
+    itself = torch.eye(tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
+    accumulated = itself
+    for layer in tensor.mean(-3):
         mixed = _rows_to_one(residual * itself + (1 - residual) * layer)
-        held = mixed @ held
-    return _like(weights, held)
+        accumulated = mixed @ accumulated
+    return _like(weights, accumulated)
 
 
 def hide(weights: ArrayT, keys: Sequence[int] = (0,)) -> ArrayT:
-    """Without these keys: what is left of each row is scaled up to 1. (…, n, m) -> (…, n, m − …).
+    """Without these keys, each row scaled to sum to 1 again: (…, n, m) -> (…, n, m − …).
 
-    By default without the first, on which many models lay down what they have no use for. A row
-    with nothing left is 0.
+    By default without the first, which many models use as an attention sink. A row with nothing
+    left is 0.
 
     >>> import numpy as np, qkv
     >>> qkv.summary.hide(np.array([[0.6, 0.3, 0.1], [1.0, 0.0, 0.0]]))
     array([[0.75, 0.25],
            [0.  , 0.  ]])
     """
-    (own,), _ = as_tensors(weights=weights)
-    m = own.shape[-1]
+    (tensor,), _ = as_tensors(weights=weights)
+    m = tensor.shape[-1]
     for key in keys:
         if not -m <= key < m:
             raise ValueError(f"keys must be between 0 and {m - 1}; got {key}")
     hidden = {key % m for key in keys}
-    kept = torch.tensor([key for key in range(m) if key not in hidden], device=own.device)
-    return _like(weights, _rows_to_one(own[..., kept.long()]))
+    visible = torch.tensor([key for key in range(m) if key not in hidden], device=tensor.device)
+    return _like(weights, _rows_to_one(tensor[..., visible.long()]))
 
 
 def merge(
@@ -150,9 +156,9 @@ def merge(
 ) -> ArrayT:
     """From subwords to words: (…, n, m) -> (…, words, words).
 
-    A word gets what its tokens get together, and looks where its tokens look on average. `queries`
-    and `keys` give for each token the number of its word, from 0 on; None is no word (padding, a
-    separator) and is left out, and what is left of each row is scaled up to 1.
+    The weight of a word as a key is the sum over its tokens, its row as a query their mean.
+    `queries` and `keys` give for each token the number of its word, from 0 on; tokens with None
+    (padding, a separator) are left out, and each row is scaled to sum to 1 again.
 
     >>> import numpy as np, qkv
     >>> weights = np.array([[0.2, 0.2, 0.6], [0.0, 0.2, 0.8], [0.5, 0.25, 0.25]])
@@ -160,15 +166,15 @@ def merge(
     array([[0.3 , 0.7 ],
            [0.75, 0.25]])
     """
-    (own,), _ = as_tensors(weights=weights)
+    (tensor,), _ = as_tensors(weights=weights)
     if keys is not None:
-        own = own @ _membership("keys", keys, own.shape[-1], own)
-        own = _rows_to_one(own)
+        tensor = tensor @ _membership("keys", keys, tensor.shape[-1], tensor)
+        tensor = _rows_to_one(tensor)
     if queries is not None:
-        members = _membership("queries", queries, own.shape[-2], own)  # (n, words)
-        own = members.mT @ own / members.sum(0).unsqueeze(-1)
-        own = _rows_to_one(own)
-    return _like(weights, own)
+        members = _membership("queries", queries, tensor.shape[-2], tensor)  # (n, words)
+        tensor = members.mT @ tensor / members.sum(0).unsqueeze(-1)
+        tensor = _rows_to_one(tensor)
+    return _like(weights, tensor)
 
 
 def _membership(name: str, words: Sequence[int | None], tokens: int, like: Tensor) -> Tensor:
@@ -190,6 +196,6 @@ def _rows_to_one(weights: Tensor) -> Tensor:
     return weights / torch.where(total == 0, 1.0, total)
 
 
-def _like(weights: ArrayT, found: Tensor) -> ArrayT:
-    """What was found, in the kind of array that was given."""
-    return found.detach().numpy() if isinstance(weights, np.ndarray) else found
+def _like(weights: ArrayT, result: Tensor) -> ArrayT:
+    """The result in the same kind of array as `weights`."""
+    return result.detach().numpy() if isinstance(weights, np.ndarray) else result

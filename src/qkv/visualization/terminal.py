@@ -14,15 +14,15 @@ Weights = npt.NDArray[np.floating[Any]]
 
 _LONGEST_LABEL = 16
 
-#: The ground of the least and of the most weight; below this share of the most there is none.
+#: Background colours of the least and the greatest weight; below this share of the greatest none.
 _LOW, _HIGH, _FAINT = (112, 104, 124), (138, 43, 190), 0.08
 
 
 def shade(share: float) -> str:
-    """The style of a cell from 0 to 1: no ground for next to nothing, then ever more purple.
+    """The style of a cell from 0 to 1: no background for tiny weights, then increasing purple.
 
-    White on a ground of middling light reads in light and dark terminals, and in 16 colours, where
-    it becomes grey and magenta.
+    White on a background of medium lightness is legible in light and dark terminals, and in 16
+    colours, where it becomes grey and magenta.
     """
     if not share >= _FAINT:
         return "dim"
@@ -35,8 +35,8 @@ def shade(share: float) -> str:
 def matrix(weights: Weights, queries: Sequence[str], keys: Sequence[str], width: int) -> Text:
     """The matrix (queries, keys) with a row for each query, in no more than `width` columns.
 
-    Columns are headed by their keys, if there is room; else by their numbers, with the weights in
-    per cent, and if need be in several parts below each other.
+    Columns are headed by their keys if these fit; otherwise by their numbers, with the weights in
+    per cent, and if necessary in several parts below each other.
     """
     named = [max(3, cell_len(key)) for key in keys]
     labels = _labels(queries, numbered=False)

@@ -1,4 +1,4 @@
-"""Weights and the tokens they lie between, checked: what figures and the view are given."""
+"""Validation of weights and token labels for figures and the view."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def as_weights(weights: WeightsLike, *axes: str) -> npt.NDArray[np.float64]:
     """The weights as an array with these axes, each between 0 and 1, or NaN where they are."""
     if isinstance(weights, Tensor):
         weights = weights.detach().double().cpu().numpy()
-    found = np.asarray(weights, dtype=np.float64)
-    if found.ndim != len(axes) or found.size == 0:
-        raise ValueError(f"weights must have shape ({', '.join(axes)}), none 0; got {found.shape}")
-    outside = found[(found < 0) | (found > _ONE)]
+    array = np.asarray(weights, dtype=np.float64)
+    if array.ndim != len(axes) or array.size == 0:
+        raise ValueError(f"weights must have shape ({', '.join(axes)}), none 0; got {array.shape}")
+    outside = array[(array < 0) | (array > _ONE)]
     if outside.size:
         raise ValueError(f"weights must lie between 0 and 1; got {outside[0]:.6g}")
-    return np.minimum(found, 1.0)
+    return np.minimum(array, 1.0)
 
 
 def as_tokens(tokens: Sequence[str], count: int, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Word vectors on disk in a form that opens at once: a .npy, memory mapped, and a word list."""
+"""A cache of word vectors on disk: a memory-mapped .npy file and a list of words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def place(path: Path) -> Path:
 
 
 def opened(directory: Path) -> WordVectors | None:
-    """What is kept there; None where nothing is, or where it is not whole."""
+    """The vectors cached there; None where there are none, or where they are incomplete."""
     try:
         vectors = mapped(directory / _VECTORS)
         words = (directory / _WORDS).read_bytes().decode("utf-8").split("\n")
@@ -35,7 +35,7 @@ def opened(directory: Path) -> WordVectors | None:
 
 
 def mapped(path: Path) -> Vectors:
-    """The array of a .npy file, in memory only where it is looked at."""
+    """The array of a .npy file, memory mapped."""
     array: Vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
 

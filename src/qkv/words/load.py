@@ -29,13 +29,13 @@ _HASHES = {
 def load(path: str | Path, *, binary: bool | None = None, cache: bool = True) -> WordVectors:
     """Word vectors from a file: GloVe's text, or word2vec's text or binary, plain or gzipped.
 
-    The first reading of a file keeps its vectors in the user's cache directory, from where later
-    ones are memory mapped; a file that changed is read anew.
+    The vectors of a file are cached in the user's cache directory, from where later calls memory
+    map them; a file that changed is parsed again.
 
     Args:
         path: the file.
-        binary: whether it is word2vec's binary format; None: found out.
-        cache: False keeps and looks for nothing on disk.
+        binary: whether it is word2vec's binary format; None: detect it.
+        cache: whether to use the cache on disk.
     """
     path = Path(path)
     directory = None
@@ -48,8 +48,8 @@ def load(path: str | Path, *, binary: bool | None = None, cache: bool = True) ->
         # Where nothing can be kept, as on a read-only or full disk, memory must do.
         with contextlib.suppress(OSError):
             disk.keep(directory, blocks(path, binary))
-        if (kept := disk.opened(directory)) is not None:
-            return kept
+        if (cached := disk.opened(directory)) is not None:
+            return cached
     words, parts = [], []
     for block in blocks(path, binary):
         words += block.words

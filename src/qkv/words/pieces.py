@@ -1,4 +1,4 @@
-"""What the pieces of a sentence look at inside a model, as the model reads them."""
+"""The attention between the pieces of a sentence inside a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def by_pieces(
     head: int | None = None,
     rollout: bool = False,
 ) -> SentenceAttention:
-    """What the pieces look at, marks included, with nothing put together or hidden.
+    """The attention between pieces, special tokens included, with nothing merged or hidden.
 
     Args:
         sentence: words of any kind.
@@ -63,9 +63,9 @@ def by_pieces(
             pieces, through, ["rollout through all layers"], through[None, None]
         )
     depth = len(every) - 1 if layer is None else layer
-    own = every[depth].mean(0) if head is None else every[depth, head]
+    shown = every[depth].mean(0) if head is None else every[depth, head]
     note = f"layer {depth}, {'mean of its heads' if head is None else f'head {head}'}"
-    return SentenceAttention(pieces, own, [note], every)
+    return SentenceAttention(pieces, shown, [note], every)
 
 
 def _by_minilm(sentence: str) -> Read:

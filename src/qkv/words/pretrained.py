@@ -1,4 +1,4 @@
-"""Models that others trained, run by qkv's own layers; read from installed packages, offline."""
+"""Pretrained models in qkv's own layers, with weights from installed packages, offline."""
 
 from __future__ import annotations
 
@@ -67,25 +67,25 @@ def _checked(file: str) -> Path:
 
 
 def _from_bert(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """BERT's names of the parameters, put into the encoder's."""
-    found = {
+    """A state dict with BERT's parameter names, renamed for our encoder."""
+    renamed = {
         "embedding.words.weight": state["embeddings.word_embeddings.weight"],
         "embedding.segments.weight": state["embeddings.token_type_embeddings.weight"],
         "embedding.positions.weight": state["embeddings.position_embeddings.weight"],
     }
     for kind in ("weight", "bias"):
-        found[f"embedding.norm.{kind}"] = state[f"embeddings.LayerNorm.{kind}"]
+        renamed[f"embedding.norm.{kind}"] = state[f"embeddings.LayerNorm.{kind}"]
         for layer in range(_DEPTH):
             old, new = f"encoder.layer.{layer}", f"layers.{layer}"
-            found[f"{new}.self_attn.in_proj_{kind}"] = torch.cat(
+            renamed[f"{new}.self_attn.in_proj_{kind}"] = torch.cat(
                 [state[f"{old}.attention.self.{x}.{kind}"] for x in ("query", "key", "value")]
             )
-            for own, theirs in (
+            for name, theirs in (
                 ("self_attn.out_proj", "attention.output.dense"),
                 ("norm1", "attention.output.LayerNorm"),
                 ("linear1", "intermediate.dense"),
                 ("linear2", "output.dense"),
                 ("norm2", "output.LayerNorm"),
             ):
-                found[f"{new}.{own}.{kind}"] = state[f"{old}.{theirs}.{kind}"]
-    return found
+                renamed[f"{new}.{name}.{kind}"] = state[f"{old}.{theirs}.{kind}"]
+    return renamed

@@ -38,9 +38,9 @@ class Block(NamedTuple):
 
 
 def blocks(path: Path, binary: bool | None = None) -> Iterator[Block]:
-    """The words of a file, block by block; of a word that is there twice the first counts.
+    """The words of a file, block by block; of repeated words the first counts.
 
-    `binary` says whether it is word2vec's binary format; None: found out from its first bytes.
+    `binary` says whether it is word2vec's binary format; None: detect it from the first bytes.
     """
     try:
         with _opened(path) as stream:
@@ -116,27 +116,27 @@ def _text(
 
 def _some_lines(stream: io.BufferedReader, first: bytes, number: int) -> list[bytes]:
     """The next lines, from `first` on; a few bytes of gzip can hold one of any length."""
-    found, size = ([first], len(first)) if first else ([], 0)
+    lines, size = ([first], len(first)) if first else ([], 0)
     if first and not first.endswith(b"\n") and len(first) == _LONGEST_LINE:
         raise ValueError(f"line {number:,} is longer than {_LONGEST_LINE:,} bytes")
-    while len(found) < _LINES_AT_ONCE and size < _BYTES_AT_ONCE:
+    while len(lines) < _LINES_AT_ONCE and size < _BYTES_AT_ONCE:
         line = stream.readline(_LONGEST_LINE + 1)
         if len(line) > _LONGEST_LINE:
-            line_number = number + len(found)
+            line_number = number + len(lines)
             raise ValueError(f"line {line_number:,} is longer than {_LONGEST_LINE:,} bytes")
         if not line:
             break
-        found.append(line)
+        lines.append(line)
         size += len(line)
-    return found
+    return lines
 
 
 def _guessed(lines: list[bytes]) -> int:
     """The dimension that most lines have; a word may itself hold spaces."""
-    found = Counter(len(line.split()) - 1 for line in lines[:100]).most_common(1)[0][0]
-    if not 1 <= found <= _MOST_DIMENSIONS:
+    dim = Counter(len(line.split()) - 1 for line in lines[:100]).most_common(1)[0][0]
+    if not 1 <= dim <= _MOST_DIMENSIONS:
         raise ValueError("line 1 must hold a word and its vector; it holds one word alone")
-    return found
+    return dim
 
 
 def _parsed(lines: list[bytes], first: int, dim: int) -> Block:
@@ -153,7 +153,7 @@ def _parsed(lines: list[bytes], first: int, dim: int) -> Block:
 def _parsed_at_once(
     lines: list[bytes], dim: int
 ) -> tuple[list[bytes], npt.NDArray[np.float32] | None]:
-    """Words and all their numbers; None for these where a line is not as simple as most."""
+    """Words and all their numbers; None for these where a line needs the careful parser."""
     parts = [line.rstrip().partition(b" ") for line in lines]
     words = [word for word, _, _ in parts]
     if any(rest.count(b" ") != dim - 1 for _, _, rest in parts):
@@ -206,15 +206,15 @@ def _binary(stream: io.BufferedReader, count: int, dim: int) -> Iterator[Block]:
 
 
 def _word(stream: io.BufferedReader, entry: int, count: int) -> str:
-    found = bytearray()
+    word = bytearray()
     while (byte := stream.read(1)) != b" ":
         if not byte:
             raise ValueError(f"word {entry:,} of {count:,} is missing")
-        if byte != b"\n" or found:  # some writers end each vector with a newline
-            found += byte
-        if len(found) > _LONGEST_WORD:
+        if byte != b"\n" or word:  # some writers end each vector with a newline
+            word += byte
+        if len(word) > _LONGEST_WORD:
             raise ValueError(f"word {entry:,} of {count:,} is longer than {_LONGEST_WORD:,} bytes")
-    return _decoded(bytes(found), f"word {entry:,}")
+    return _decoded(bytes(word), f"word {entry:,}")
 
 
 def _decoded(word: bytes, where: str) -> str:
@@ -224,9 +224,9 @@ def _decoded(word: bytes, where: str) -> str:
         raise ValueError(f"{where} must be UTF-8; got {word[:40]!r}") from None
 
 
-def _distinct(found: Iterator[Block]) -> Iterator[Block]:
+def _distinct(blocks: Iterator[Block]) -> Iterator[Block]:
     seen: set[str] = set()
-    for words, vectors in found:
+    for words, vectors in blocks:
         new = [row for row, word in enumerate(words) if not (word in seen or seen.add(word))]  # type: ignore[func-returns-value]
         if len(new) < len(words):
             yield Block([words[row] for row in new], vectors[new])

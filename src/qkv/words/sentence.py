@@ -1,4 +1,4 @@
-"""What the words of a sentence look at: by their vectors, or by a model that read them."""
+"""The attention between the words of a sentence: by their vectors, or inside a model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class SentenceAttention:
-    """The words of a sentence, and how much each looks at each other."""
+    """The words of a sentence, and the attention between them."""
 
     words: list[str]
     #: Rows are queries, columns are keys, and each row sums to 1.
@@ -46,18 +46,18 @@ class SentenceAttention:
 
     def of(self, query: str) -> list[int]:
         """Which rows have this word as the query; upper and lower case are one."""
-        found = [row for row, word in enumerate(self.words) if word.lower() == query.lower()]
-        if not found:
+        rows = [row for row, word in enumerate(self.words) if word.lower() == query.lower()]
+        if not rows:
             raise ValueError(f"query must be one of {', '.join(self.words)}; got {query!r}")
-        return found
+        return rows
 
 
 def words_of(sentence: str) -> list[Word]:
-    """The words, without what stands between them."""
-    found = [Word(match.group(), *match.span()) for match in _WORD.finditer(sentence)]
-    if not found:
+    """The words, without punctuation and spaces."""
+    words = [Word(match.group(), *match.span()) for match in _WORD.finditer(sentence)]
+    if not words:
         raise ValueError(f"sentence must hold at least one word; got {sentence!r}")
-    return found
+    return words
 
 
 def by_vectors(
@@ -66,7 +66,7 @@ def by_vectors(
     temperature: float = 1.0,
     vectors: WordVectors | None = None,
 ) -> SentenceAttention:
-    """Each word in turn asks all of them, its vector being query and key: softmax(f(q, k) / T).
+    """Self-attention between word vectors: softmax(f(q, k) / T), with vectors as q and k.
 
     Args:
         sentence: words without a vector are left out.
@@ -79,10 +79,10 @@ def by_vectors(
     vectors = glove() if vectors is None else vectors
     chosen = as_similarity(similarity)
     written = [word.text for word in words_of(sentence)]
-    words, found = vectors.look_up(written, unknown="skip")
+    words, tokens = vectors.look_up(written, unknown="skip")
     if not words:
         raise ValueError(f"sentence must hold a word that has a vector; got {sentence!r}")
-    x = torch.from_numpy(found.astype(np.float64))  # (n, d)
+    x = torch.from_numpy(tokens.astype(np.float64))  # (n, d)
     weights = pooling.weights(x, x, similarity=LogTempered(chosen, temperature)).detach().numpy()
     notes = [f"{type(chosen).__name__} of word vectors ({vectors.dim} dimensions)"]
     if temperature != 1:
@@ -95,10 +95,10 @@ def by_vectors(
 def by_minilm(
     sentence: str, layer: int | None = None, head: int | None = None
 ) -> SentenceAttention:
-    """What the words look at inside MiniLM, a transformer of 6 layers × 12 heads.
+    """The attention between words inside MiniLM, a transformer of 6 layers × 12 heads.
 
-    It reads pieces of words, and a mark before and after the sentence. Pieces are put together
-    again, marks and punctuation are hidden, and what is left of each row is scaled up to 1.
+    It reads pieces of words, and a special token before and after the sentence. Pieces are merged
+    to words, special tokens and punctuation are hidden, and each row is scaled to sum to 1.
 
     Args:
         sentence: of up to 512 pieces.
@@ -140,7 +140,7 @@ def _word_at(start: int, stop: int, words: list[Word]) -> int | None:
 
 
 def _hidden(weights: Tensor, belongs: list[int | None]) -> float:
-    """The share of the words' attention that falls on what is no word."""
+    """The share of the words' attention on tokens that are not words."""
     inside = [token for token, word in enumerate(belongs) if word is not None]
     outside = [token for token, word in enumerate(belongs) if word is None]
     return float(weights[..., inside, :][..., outside].sum(-1).mean())

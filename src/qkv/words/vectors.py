@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Vectors: TypeAlias = npt.NDArray[np.floating[Any]]
 
-#: What becomes of a word that has no vector: an error, a vector of zeros, or nothing at all.
+#: How to treat a word without a vector: raise an error, use zeros, or skip it.
 Unknown: TypeAlias = Literal["raise", "zero", "skip"]
 
 
@@ -23,7 +23,7 @@ class UnknownWordError(KeyError):
 
 
 class WordMatches(NamedTuple):
-    """Words that have vectors, and those, (words, d)."""
+    """Words that have vectors, and their vectors, (words, d)."""
 
     words: list[str]
     vectors: Vectors
@@ -41,7 +41,7 @@ class WordVectors:
     >>> [word for word, _ in vectors.nearest("dog", 2)]
     ['cat', 'tax']
 
-    A word that is not known as it is written is looked for in lower case.
+    A word that is unknown as written is looked up in lower case.
 
     Args:
         words: each once.
@@ -59,7 +59,7 @@ class WordVectors:
         self._index = {word: row for row, word in enumerate(self.words)}
         if len(self._index) < len(self.words):
             twice = next(w for row, w in enumerate(self.words) if self._index[w] != row)
-            raise ValueError(f"words must be there once each; {twice!r} is there twice")
+            raise ValueError(f"words must be distinct; {twice!r} occurs twice")
 
     @property
     def dim(self) -> int:
@@ -79,7 +79,7 @@ class WordVectors:
         return np.array(self.vectors[row])  # not a view into a file
 
     def look_up(self, words: Iterable[str], unknown: Unknown = "raise") -> WordMatches:
-        """The vectors of several words; `unknown` says what becomes of those that have none.
+        """The vectors of several words; `unknown` says how to treat those that have none.
 
         >>> from qkv.words import WordVectors
         >>> import numpy as np
@@ -88,7 +88,7 @@ class WordVectors:
         """
         if unknown not in ("raise", "zero", "skip"):
             raise ValueError(f"unknown must be 'raise', 'zero' or 'skip'; got {unknown!r}")
-        kept, rows = [], []
+        known, rows = [], []
         for word in words:
             if word in self:
                 row = self[word]
@@ -98,31 +98,31 @@ class WordVectors:
                 row = np.zeros(self.dim, self.vectors.dtype)
             else:
                 row = self[word]  # raises
-            kept.append(word)
+            known.append(word)
             rows.append(row)
-        found = np.stack(rows) if rows else np.zeros((0, self.dim), self.vectors.dtype)
-        return WordMatches(kept, found)
+        vectors = np.stack(rows) if rows else np.zeros((0, self.dim), self.vectors.dtype)
+        return WordMatches(known, vectors)
 
     def nearest(self, word: str | Vectors, k: int = 10) -> list[tuple[str, float]]:
-        """The `k` words most alike by cosine, the nearest first, without the word itself.
+        """The `k` words of highest cosine similarity, the nearest first, without the word itself.
 
         A vector may stand for a word: ``nearest(v["king"] - v["man"] + v["woman"])``.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1; got {k}")
         itself = self._row(word) if isinstance(word, str) else None
-        asked = self[word] if isinstance(word, str) else np.asarray(word)
-        if asked.shape != (self.dim,):
-            raise ValueError(f"word must be a vector of {self.dim} numbers; got {asked.shape}")
-        length = float(np.linalg.norm(asked))
+        query = self[word] if isinstance(word, str) else np.asarray(word)
+        if query.shape != (self.dim,):
+            raise ValueError(f"word must be a vector of {self.dim} numbers; got {query.shape}")
+        length = float(np.linalg.norm(query))
         lengths = self._lengths * (length if length > 0 else 1.0)
-        alike = (self.vectors @ asked.astype(self.vectors.dtype)) / lengths
+        cosines = (self.vectors @ query.astype(self.vectors.dtype)) / lengths
         if itself is not None:
-            alike[itself] = -np.inf
+            cosines[itself] = -np.inf
         k = min(k, len(self) - (itself is not None))
-        best = np.argpartition(-alike, k - 1)[:k] if k else np.empty(0, np.int64)
-        best = best[np.lexsort((best, -alike[best]))]
-        return [(self.words[row], float(alike[row])) for row in best]
+        best = np.argpartition(-cosines, k - 1)[:k] if k else np.empty(0, np.int64)
+        best = best[np.lexsort((best, -cosines[best]))]
+        return [(self.words[row], float(cosines[row])) for row in best]
 
     @cached_property
     def _lengths(self) -> Vectors:

@@ -1,1 +1,1 @@
-"""The rooms: what each answers. A module is imported when its first question comes."""
+"""The rooms, each with its actions. A module is imported at its first request."""

@@ -1,4 +1,4 @@
-"""Pooling: the answer to a query is the mean of what is near it (Eqs. 4 and 5)."""
+"""Pooling: the answer to a query is the weighted mean of the points near it (Eqs. 4 and 5)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 import qkv
 from qkv.explore.desk import Desk
+from qkv.explore.encoding import doubles, finite, floats
 from qkv.explore.fields import Fields
-from qkv.explore.packing import doubles, finite, floats
 from qkv.explore.points import Array, Points
 from qkv.explore.workers import Ticket
 
@@ -27,7 +27,7 @@ SHOWN = 4  # points in the formula
 
 
 class Fit(NamedTuple):
-    """One way to look at some points."""
+    """A kernel, a bandwidth and a degree, fitted to some points."""
 
     points: Points
     kernel: str
@@ -41,7 +41,7 @@ class Fit(NamedTuple):
             Points.of(fields),
             fields.choice("kernel", "gaussian", KERNELS),
             fields.number("bandwidth", 0.3, 1e-9, 1e12),
-            fields.whole("degree", 0, 0, 1),
+            fields.integer("degree", 0, 0, 1),
             fields.number("level", 0.9, 0.01, 0.99),
         )
 
@@ -119,7 +119,7 @@ def choose(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
 def _chosen(fit: Fit, desk: Desk, ticket: Ticket) -> dict[str, Any]:
     x, y = fit.points.arrays(desk)
     if len(x) < 2 or np.ptp(x) == 0:
-        raise ValueError("to leave one out takes two points or more, at different places")
+        raise ValueError("leave-one-out needs two points or more, at different places")
     model = qkv.NadarayaWatsonRegressor(fit.kernel, "loo", fit.degree, empty="nearest")
     model.fit(x[:, None], y)
     ticket.check()
@@ -136,12 +136,12 @@ def kernels(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
     fit = Fit.of(fields)
     query = fields.number("query", 2.5, -1e12, 1e12)
     grid = _grid(fit.points.arrays(desk)[0], SMALL_GRID)
-    found = []
+    options = []
     for name, kernel in KERNELS.items():
         ticket.check()
         model = fit._replace(kernel=name).model(desk)
         shape = kernel(fit.bandwidth)(_column([query]), _column(grid))[0]
-        found.append(
+        options.append(
             {
                 "name": name,
                 "shape": floats(shape.numpy()),
@@ -150,11 +150,11 @@ def kernels(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
                 "neighbours": float(model.effective_neighbours([[query]])[0]),
             }
         )
-    return {"grid": doubles(grid), "kernels": found}
+    return {"grid": doubles(grid), "kernels": options}
 
 
 def columns(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
-    """The columns of numbers of a table that was dropped in."""
+    """The columns of numbers of an uploaded table."""
     import pyarrow as pa
 
     table = desk.uploads.get(fields.text("source", "", 16))

@@ -1,4 +1,4 @@
-"""Sentence: what each piece of a sentence looks at, by word vectors or inside a model."""
+"""Sentence: the attention between the pieces of a sentence, by word vectors or inside a model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 import qkv
 from qkv.explore import limits
 from qkv.explore.desk import Desk
+from qkv.explore.encoding import floats
 from qkv.explore.fields import Fields
-from qkv.explore.packing import floats
 from qkv.explore.workers import Ticket
 from qkv.similarity import NAMED
 from qkv.visualization.viewer.page import page as standalone
@@ -76,13 +76,13 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, fields: Fields, read: Read) -> Place:
         layers, heads = read.weights.shape[:2]
-        layer = fields.whole("layer", layers - 1, -1, 999)
-        head = fields.whole("head", -1, -1, 999)
+        layer = fields.integer("layer", layers - 1, -1, 999)
+        head = fields.integer("head", -1, -1, 999)
         return cls(min(layer, layers - 1), min(head, heads - 1))
 
 
 def look(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
-    """All weights of all heads, what they are in short, and the lines that give one of them."""
+    """All weights of all heads, their summaries, and code that computes one of them."""
     question = Question.of(fields)
     read = question.read(desk)
     ticket.check()
@@ -103,14 +103,14 @@ def look(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
 
 
 def cell(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
-    """How one weight comes about: products, scale, softmax, and the sum that it enters."""
+    """The steps of one weight: products, scale, softmax, and its term in the answer."""
     read = Question.of(fields).read(desk)
     n = len(read.pieces)
-    layer = fields.whole("layer", 0, 0, read.weights.shape[0] - 1)
-    head = fields.whole("head", 0, 0, read.weights.shape[1] - 1)
-    row, column = fields.whole("row", 0, 0, n - 1), fields.whole("column", 0, 0, n - 1)
+    layer = fields.integer("layer", 0, 0, read.weights.shape[0] - 1)
+    head = fields.integer("head", 0, 0, read.weights.shape[1] - 1)
+    row, column = fields.integer("row", 0, 0, n - 1), fields.integer("column", 0, 0, n - 1)
     weights = read.weights[layer, head, row].double()  # (n,)
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "weight": float(weights[column]),
         "weights": weights.tolist(),
         "scale": read.scale,
@@ -122,7 +122,7 @@ def cell(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
         products = query * key[column]
         scores = ((key @ query) * read.scale).masked_fill(weights == 0, -torch.inf)
         shifted = (scores - scores.max()).exp()
-        told |= {
+        content |= {
             "products": [{"q": float(query[i]), "k": float(key[column, i])} for i in range(PARTS)],
             "size": len(query),
             "dot": float(products.sum()),
@@ -133,9 +133,9 @@ def cell(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
         }
     if read.values:
         value = read.values[layer][head].double()  # (n, d)
-        told["value"] = value[column, :PARTS].tolist()
-        told["answer"] = (weights @ value)[:PARTS].tolist()
-    return told
+        content["value"] = value[column, :PARTS].tolist()
+        content["answer"] = (weights @ value)[:PARTS].tolist()
+    return content
 
 
 def view(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def view(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
 
 
 def page(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
-    """The view as a page of its own."""
+    """The view as a separate page."""
     return {"page": standalone(_view(Question.of(fields), desk).data)}
 
 
@@ -210,8 +210,8 @@ def _values(attention: Any, given: Tensor, heads: int) -> Tensor:
     """The values of each head, (heads, n, d): the last third of what a layer projects."""
     weight, bias = (each.chunk(3)[2] for each in (attention.in_proj_weight, attention.in_proj_bias))
     values = given @ weight.mT + bias
-    found: Tensor = values.unflatten(-1, (heads, -1)).transpose(0, 1)
-    return found
+    per_head: Tensor = values.unflatten(-1, (heads, -1)).transpose(0, 1)
+    return per_head
 
 
 def _opened(question: Question, desk: Desk) -> Read:

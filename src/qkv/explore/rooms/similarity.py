@@ -15,9 +15,9 @@ import qkv
 from qkv import mask as masks
 from qkv.explore import limits
 from qkv.explore.desk import Desk
+from qkv.explore.encoding import finite, floats
 from qkv.explore.fields import Fields
 from qkv.explore.formula import Formula, parse
-from qkv.explore.packing import finite, floats
 from qkv.explore.workers import Ticket
 from qkv.similarity import NAMED, Similarity, learned
 
@@ -74,12 +74,12 @@ class Question(NamedTuple):
             tokens,
             fields.number("bandwidth", 0.5, 0.01, 100.0),
             fields.number("temperature", 1.0, 0.01, 100.0),
-            fields.whole("seed", 5, 0, 10**6),
+            fields.integer("seed", 5, 0, 10**6),
             fields.text("formula", "-sum(abs(q - k))", limits.FORMULA),
             fields.choice("mask", "none", MASKS),
-            fields.whole("size", 1, 1, limits.TOKENS),
+            fields.integer("size", 1, 1, limits.TOKENS),
             fields.text("painted", "", limits.TOKENS**2),
-            fields.whole("row", 0, 0, len(words) - 1),
+            fields.integer("row", 0, 0, len(words) - 1),
         )
 
     def masked(self) -> Any:
@@ -112,19 +112,19 @@ def compare(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
     question = Question.of(fields)
     left = fields.choice("left", "scaled_dot", NAMES)
     right = fields.choice("right", "gaussian", NAMES)
-    found = []
+    sides = []
     for name in (left, right):
         ticket.check()
         with torch.no_grad():
-            found.append(_side(question, name, desk))
-    return {"words": question.words, "sides": found}
+            sides.append(_side(question, name, desk))
+    return {"words": question.words, "sides": sides}
 
 
 ACTIONS = {"compare": compare}
 
 
 def weights_of(question: Question, name: str) -> torch.Tensor:
-    """How much each token looks at each other, (n, n)."""
+    """The attention between the tokens, (n, n)."""
     similarity, _ = _tempered(_made(question, name), question.temperature)
     mask, _ = question.masked()
     return qkv.weights(question.tokens, question.tokens, similarity=similarity, mask=mask)
@@ -200,7 +200,7 @@ def _tempered(side: Side, temperature: float) -> tuple[Any, list[str]]:
 
 
 def _large(question: Question, name: str, mask: Any, desk: Desk) -> str | None:
-    """How many tokens would be compared; a painted mask has no larger sister."""
+    """The number of tokens for the plan; a painted mask cannot be enlarged."""
     if question.mask == "painted":
         return None
     key = ("large", name, question.mask, question.size, question.formula)
@@ -217,7 +217,7 @@ def _planned(question: Question, name: str, mask: Any) -> str:
 
 
 def _command(question: Question, name: str) -> str:
-    """The weights as a command, and the plan at scale where one can say it."""
+    """The command for the weights, and for the plan at scale where there is one."""
     words = ["qkv", "weights", question.typed, f"--similarity={name}"]
     words += [f"--bandwidth={question.bandwidth!r}"] if name in KERNELS else []
     words += [f"--seed={question.seed}"] if name in LEARNED else []

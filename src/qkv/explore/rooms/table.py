@@ -1,4 +1,4 @@
-"""Table: a soft question to a table, its answer, and the rows that weighed most."""
+"""Table: a soft query to a table, its answer, and the rows of largest weight."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUPS, LINES = 60, 6  # that are shown, and drawn
 
 
 def columns(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
-    """What the table has: each column, its kind, how it can be compared, and its ends."""
+    """The columns of the table: kind, possible similarities, and range."""
     source = fields.text("source", "salaries", 16)
     if source == "open":
         given = opened(desk)
@@ -39,16 +39,16 @@ def columns(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
     else:
         table = rows_of(source, desk)
         schema = table.schema
-    found = []
+    described = []
     for field in schema:
         kind = kind_of(field.type)
         if kind in SIMILARITIES and not pa.types.is_null(field.type):
-            known = {"name": field.name, "kind": kind.name.lower()}
+            description = {"name": field.name, "kind": kind.name.lower()}
             ends = _ends(table, field.name, kind)
-            found.append({**known, "similarities": SIMILARITIES[kind], "ends": ends})
-    if not found:
+            described.append({**description, "similarities": SIMILARITIES[kind], "ends": ends})
+    if not described:
         raise ValueError("the table has no column of numbers, dates or text to ask by")
-    return {"columns": found, "rows": None if table is None else len(table)}
+    return {"columns": described, "rows": None if table is None else len(table)}
 
 
 def ask(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def ask(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
         groups = list(answer.items())
         plan = str(groups[0][1].plan) if groups else ""
         shown = sorted(groups, key=lambda each: -each[1].effective_rows)[:GROUPS]
-        told = [{"group": _cell(group), **_value(each)} for group, each in shown]
-        return {"groups": told, "of": len(groups), "rows": [], "plan": plan, **code}
+        rows_of_groups = [{"group": _cell(group), **_value(each)} for group, each in shown]
+        return {"groups": rows_of_groups, "of": len(groups), "rows": [], "plan": plan, **code}
     names = _shown(database.schema.names, question)
     rows = [
         {"weight": row["weight"], "cells": [_cell(row.get(name)) for name in names]}
@@ -79,17 +79,17 @@ def ask(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
 
 
 def _value(answer: qkv.table.Answer) -> dict[str, Any]:
-    """What an answer says in short."""
-    told = answer.to_dict()
+    """A summary of an answer."""
+    content = answer.to_dict()
     return {
-        "value": _cell(told["value"]) if isinstance(told["value"], str) else told["value"],
-        "std": told["std"],
-        "interval": told["interval"],
+        "value": _cell(content["value"]) if isinstance(content["value"], str) else content["value"],
+        "std": content["std"],
+        "interval": content["interval"],
         "distribution": [
             {"value": _cell(each["value"]), "weight": each["weight"]}
-            for each in told["distribution"][:30]
+            for each in content["distribution"][:30]
         ],
-        "effective": told["effective_rows"],
+        "effective": content["effective_rows"],
     }
 
 
@@ -106,10 +106,10 @@ def curve(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
     grid = [low + (high - low) * step / (GRID - 1) for step in range(GRID)]
     options = question.options(database.schema)
     if options["similarity"] == "equal":
-        raise ValueError("a curve needs a kernel: equal keys alone say nothing in between")
+        raise ValueError("a curve needs a kernel: equal keys give no answers in between")
     _check_groups(question, desk)
-    found = database.curve(grid, **options, progress=ticket.check)
-    lines = dict(list(found.items())[:LINES]) if question.by else {None: found}
+    curves = database.curve(grid, **options, progress=ticket.check)
+    lines = dict(list(curves.items())[:LINES]) if question.by else {None: curves}
     return {
         "grid": grid,
         "lines": [{"group": _cell(group), **_line(each)} for group, each in lines.items()],
@@ -119,14 +119,14 @@ def curve(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
 def _line(curve: Any) -> dict[str, Any]:
     points = curve.to_dict()["points"]
     names = {"value": "value", "low": "interval_low", "high": "interval_high"}
-    return {name: [point[own] for point in points] for name, own in names.items()}
+    return {name: [point[place] for point in points] for name, place in names.items()}
 
 
 ACTIONS = {"columns": columns, "ask": ask, "curve": curve}
 
 
 def _check_groups(question: Question, desk: Desk) -> None:
-    """Answers for very many groups take long to write down, and nobody could look at them."""
+    """Limit the number of groups, which would take long to serialise and cannot all be shown."""
     if question.source == "open" or question.by not in rows_of(question.source, desk).column_names:
         return
     groups = pc.count_distinct(rows_of(question.source, desk)[question.by], mode="all").as_py()
@@ -142,8 +142,8 @@ def _ends(table: pa.Table | None, name: str, kind: Kind) -> list[float] | None:
     if table is None or kind is not Kind.NUMBER:
         return None
     ends = pc.min_max(table.column(name).cast(pa.float64(), safe=False)).as_py()
-    known = [ends["min"], ends["max"]]
-    return known if all(each is not None and abs(each) < 1e15 for each in known) else None
+    limits = [ends["min"], ends["max"]]
+    return limits if all(each is not None and abs(each) < 1e15 for each in limits) else None
 
 
 def _shown(names: list[str], question: Question) -> list[str]:
@@ -154,5 +154,5 @@ def _shown(names: list[str], question: Question) -> list[str]:
 def _cell(entry: Any) -> Any:
     if isinstance(entry, (int, float)) or entry is None:
         return entry
-    said = str(entry)
-    return said if len(said) <= CELL else f"{said[: CELL - 1]}…"
+    text = str(entry)
+    return text if len(text) <= CELL else f"{text[: CELL - 1]}…"

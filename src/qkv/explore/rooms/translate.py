@@ -1,4 +1,4 @@
-"""Translate: a translator that looks back, what it looked at, and what else it thought of."""
+"""Translate: a translator with attention, its alignments, and its beam search."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from qkv.explore import limits
 from qkv.explore.beam_tree import BeamTree
 from qkv.explore.desk import Desk
+from qkv.explore.encoding import floats
 from qkv.explore.fields import Fields
-from qkv.explore.packing import floats
 from qkv.explore.workers import Ticket
 from qkv.translate import Interpreter, Search, Translation, load
 from qkv.translate.data.vocabulary import BEGIN, END
@@ -31,24 +31,24 @@ def progress(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
 
 
 def train(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
-    """Begin to train it; answers go on meanwhile."""
+    """Start its training; other requests are answered meanwhile."""
     desk.dates.start()
     return desk.dates.progress()
 
 
 def stop(fields: Fields, desk: Desk, _: Ticket) -> dict[str, Any]:
-    """End a training that is under way."""
+    """Stop a running training."""
     desk.dates.stop()
     return desk.dates.progress()
 
 
 def run(fields: Fields, desk: Desk, ticket: Ticket) -> dict[str, Any]:
-    """The greedy translation and those of a beam, with all that they looked at."""
+    """The greedy translation and those of a beam, with their alignments."""
     text = fields.text("text", SHOWN, limits.SENTENCE)
     if not text.strip():
         raise ValueError("there is nothing to translate yet: type a date")
     folder = _folder(fields.choice("model", "dates", ["dates", "open"]), desk)
-    beam = fields.whole("beam", 4, 1, limits.BEAM)
+    beam = fields.integer("beam", 4, 1, limits.BEAM)
     interpreter = desk.once(("translator", folder), partial(load, folder))
     pieces = len(interpreter.source.split(text).numbers)
     if pieces > limits.PIECES:
@@ -85,18 +85,21 @@ def _folder(model: str, desk: Desk) -> Path:
 def _searched(
     interpreter: Interpreter, text: str, how: Search
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The translations found, and all that was looked at on the way to them."""
-    found = interpreter.translate([text], how)[0]
+    """The translations, and the tree of the search."""
+    translations = interpreter.translate([text], how)[0]
     source = torch.tensor([[*interpreter.source.split(_normal(interpreter, text)).numbers, END]])
     lengths = torch.tensor([source.shape[1]])
     memory = interpreter.model.encode(source, lengths)
     tree = BeamTree(how.beam)
     hypotheses = search(interpreter.model, source, lengths, how, tree.watch)[0]
-    told = [
-        {**_told(interpreter, memory, translation, hypothesis), "way": tree.way(hypothesis.tokens)}
-        for translation, hypothesis in zip(found, hypotheses, strict=True)
+    described = [
+        {
+            **_described(interpreter, memory, translation, hypothesis),
+            "way": tree.way(hypothesis.tokens),
+        }
+        for translation, hypothesis in zip(translations, hypotheses, strict=True)
     ]
-    return told, tree.told(how, interpreter.target.surface)
+    return described, tree.as_json(how, interpreter.target.surface)
 
 
 def _normal(interpreter: Interpreter, text: str) -> str:
@@ -105,14 +108,14 @@ def _normal(interpreter: Interpreter, text: str) -> str:
     return normalized(text, interpreter.form)
 
 
-def _told(
+def _described(
     interpreter: Interpreter, memory: Any, translation: Translation, hypothesis: Hypothesis
 ) -> dict[str, Any]:
     read = torch.tensor([[BEGIN, *hypothesis.tokens]])
-    wanted = torch.tensor([*hypothesis.tokens, END])
+    labels = torch.tensor([*hypothesis.tokens, END])
     features = interpreter.model.forced(memory, read)[0]  # (t, r)
     log_p = interpreter.model.logits(features).log_softmax(-1)
-    each = log_p.gather(-1, wanted[:, None])[:, 0]
+    each = log_p.gather(-1, labels[:, None])[:, 0]
     alignment = translation.alignment
     return {
         "text": translation.text,

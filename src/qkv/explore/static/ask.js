@@ -1,4 +1,4 @@
-// Questions to the server. A channel has one under way and remembers only the newest that waits.
+// Requests to the server. A channel has one pending and queues only the newest other one.
 
 export class Refusal extends Error {}
 
@@ -10,9 +10,9 @@ async function post(path, body, kind, signal) {
     if (error.name === "AbortError") throw error;
     throw new Refusal("The explorer does not answer: is it still running in the terminal?");
   }
-  const told = await response.json().catch(() => ({ error: `the server said ${response.status}` }));
-  if (!response.ok) throw new Refusal(told.error ?? `the server said ${response.status}`);
-  return told;
+  const answer = await response.json().catch(() => ({ error: `the server said ${response.status}` }));
+  if (!response.ok) throw new Refusal(answer.error ?? `the server said ${response.status}`);
+  return answer;
 }
 
 export const ask = (path, body, signal) =>
@@ -20,9 +20,9 @@ export const ask = (path, body, signal) =>
 
 export const upload = (file) => post("/api/upload", file, "application/octet-stream");
 
-// `key` tells states apart: an answer is dropped once a question with another key was asked, and
-// the question with it is called off. Within one key, as while the pointer moves, answers are shown
-// in order, and questions that were overtaken while they waited are never sent.
+// `key` identifies a state: when a request with another key is made, the pending one is cancelled
+// and its answer dropped. Within one key, as while the pointer moves, answers are shown in order,
+// and queued requests that are superseded are never sent.
 export class Channel {
   constructor(path, answered, refused) {
     Object.assign(this, { path, answered, refused });
@@ -50,8 +50,8 @@ export class Channel {
     control.key = key;
     this.control = control;
     try {
-      const told = await ask(this.path, body, control.signal);
-      if (this.asked === key) this.answered(told, body);
+      const answer = await ask(this.path, body, control.signal);
+      if (this.asked === key) this.answered(answer, body);
     } catch (error) {
       if (error.name !== "AbortError" && this.asked === key) {
         if (!(error instanceof Refusal)) throw error;

@@ -1,8 +1,8 @@
-// What every chart can do: tell of the mark under the pointer or the arrow keys, and be zoomed.
+// What every chart supports: tooltips for the mark under the pointer or the arrow keys, and zoom.
 
 import { h, button } from "./dom.js";
 
-const REACH = 18; // pixels from a mark at which it is still meant
+const REACH = 18; // pixels from a mark within which it is selected
 
 // Which of `count` marks is nearest to a place, if any is near.
 export function nearest(x, y, count, at, reach = REACH) {
@@ -60,8 +60,8 @@ export function tips(figure, marks, shell) {
   figure.painted = () => { if (at !== null) show(at); }; // what it tells may have changed
 }
 
-// `all()` are the ends of the axis, `view()` those in sight, `show(ends or null)` changes them. Ctrl
-// and wheel, + − 0 on the chart, a range drawn over it (unless the hand does other things there),
+// `all()` are the ends of the axis, `view()` the visible ones, `show(ends or null)` changes them. Ctrl
+// and wheel, + − 0 on the chart, a range drawn over it (unless dragging means something else there),
 // and buttons.
 export function zoom(figure, name, { all, view, show, log = false, drag = true, about = null }) {
   const { canvas } = figure;

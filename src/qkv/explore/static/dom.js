@@ -16,7 +16,7 @@ export function h(tag, attributes = {}, ...children) {
 let numbered = 0;
 export const fresh = (name) => `${name}-${++numbered}`;
 
-// A label, its control, and what may stand behind it.
+// A label, its control, and an optional suffix.
 export function field(label, control, ...rest) {
   control.id ||= fresh("field");
   return h("div", { className: "field" }, h("label", { htmlFor: control.id }, label), control, ...rest);
@@ -59,7 +59,7 @@ export function slider(low, high, change, { log = false, steps = 400 } = {}) {
   return element;
 }
 
-// Numbers as people read them: four digits, and no noise.
+// Readable numbers, with four digits.
 export function format(number, digits = 4) {
   if (number === null || number === undefined || Number.isNaN(number)) return "–";
   if (number === 0) return "0";
@@ -82,7 +82,7 @@ export function decodeFloats(text) {
 
 function bytes(text) {
   const raw = atob(text);
-  const found = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) found[i] = raw.charCodeAt(i);
-  return found;
+  const array = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) array[i] = raw.charCodeAt(i);
+  return array;
 }

@@ -7,22 +7,22 @@ const MOST = 8 * 2 ** 20;
 
 export function dropPlace(shell, words, taken) {
   const id = fresh("file");
-  const told = h("span", { className: "note", role: "status" });
+  const status = h("span", { className: "note", role: "status" });
   const input = h("input", { type: "file", id, accept: ".csv,.tsv,.txt,.parquet", change: () => input.files[0] && take(input.files[0]) });
-  const place = h("div", { className: "drop" }, h("label", { htmlFor: id }, words), input, told);
+  const place = h("div", { className: "drop" }, h("label", { htmlFor: id }, words), input, status);
 
   async function take(file) {
     if (file.size > MOST) {
       shell.refuse(`the file ${file.name} has ${(file.size / 2 ** 20).toFixed(1)} MB, and up to 8 MB are taken here: qkv explore --open takes larger files`);
       return;
     }
-    told.textContent = `Reading ${file.name} …`;
+    status.textContent = `Reading ${file.name} …`;
     try {
       const { source } = await upload(file);
-      told.textContent = `${file.name} is here.`;
+      status.textContent = `${file.name} is here.`;
       await taken(source, file.name);
     } catch (error) {
-      told.textContent = "";
+      status.textContent = "";
       shell.refuse(error.message);
     }
     input.value = "";

@@ -1,4 +1,4 @@
-// What a room shows, to be kept: figures as PNG and SVG, numbers as CSV, all of it as one page.
+// Export of what a room shows: figures as PNG and SVG, numbers as CSV, all of it as one page.
 
 import { h, button } from "./dom.js";
 
@@ -24,15 +24,15 @@ export function exports(name, title, view, shell, code) {
 }
 
 function figures(view) {
-  const found = view.figures().filter((figure) => figure.scene);
-  if (!found.length) throw new Error("there is nothing to export yet: ask something first");
-  return found;
+  const drawn = view.figures().filter((figure) => figure.scene);
+  if (!drawn.length) throw new Error("there is nothing to export yet: ask something first");
+  return drawn;
 }
 
 function rows(view) {
-  const found = view.rows();
-  if (found.length < 2) throw new Error("there is nothing to export yet: ask something first");
-  return found;
+  const table = view.rows();
+  if (table.length < 2) throw new Error("there is nothing to export yet: ask something first");
+  return table;
 }
 
 function download(blob, file) {
@@ -64,7 +64,7 @@ export function csv(table) {
 
 const MOST_ROWS = 2000;
 
-// A page of its own: no script, and a policy that lets none run.
+// A separate page: no script, and a policy that blocks scripts.
 async function page(title, view, shell, { python, command }) {
   const style = await (await fetch("/static/standalone.css")).text();
   const drawn = figures(view).map((figure) => `<figure>${figure.svg()}<figcaption>${escaped(figure.name)}</figcaption></figure>`);

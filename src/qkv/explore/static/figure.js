@@ -3,7 +3,7 @@
 import { h, format } from "./dom.js";
 import { palette, Scene } from "./scene.js";
 
-// Colours are read from the style once for each theme: asking costs the browser a layout.
+// Colours are read from the style once for each theme: reading them forces a layout.
 const palettes = {};
 const colours = () => (palettes[document.documentElement.dataset.theme] ??= palette());
 
@@ -23,7 +23,7 @@ export class Figure {
 
   label(text) { this.canvas.setAttribute("aria-label", text); }
 
-  // Painted once before the next frame, however often it is asked for.
+  // Painted once before the next frame, however often it is requested.
   redraw() {
     if (!this.due) this.due = requestAnimationFrame(() => { this.due = 0; this.now(); });
   }
@@ -56,16 +56,16 @@ export function ticks(low, high, count = 6) {
   if (!(rough > 0) || !Number.isFinite(rough)) return [low];
   const power = 10 ** Math.floor(Math.log10(rough));
   const size = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
-  const found = [];
-  for (let at = Math.ceil(low / size) * size; at <= high + size * 1e-9; at += size) found.push(Math.abs(at) < size * 1e-9 ? 0 : at);
-  return found;
+  const places = [];
+  for (let at = Math.ceil(low / size) * size; at <= high + size * 1e-9; at += size) places.push(Math.abs(at) < size * 1e-9 ? 0 : at);
+  return places;
 }
 
 const powers = (low, high) => {
-  const found = [];
+  const places = [];
   const [first, last] = [Math.ceil(Math.log10(low)), Math.floor(Math.log10(high))];
-  for (let at = first; at <= last; at += Math.max(1, Math.ceil((last - first) / 5))) found.push(10 ** at);
-  return found.length > 1 ? found : [low, high];
+  for (let at = first; at <= last; at += Math.max(1, Math.ceil((last - first) / 5))) places.push(10 ** at);
+  return places.length > 1 ? places : [low, high];
 };
 
 // Axes of a chart, and what turns data into places on it.
@@ -94,7 +94,7 @@ export function axes(scene, { x, y, xName = "", yName = "", logX = false, margin
   };
 }
 
-// The least and the greatest finite number, with a little air.
+// The least and the greatest finite number, with a margin.
 export function span(...lists) {
   let [low, high] = [Infinity, -Infinity];
   for (const list of lists) {

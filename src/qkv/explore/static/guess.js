@@ -1,16 +1,16 @@
-// Every room opens with a question to guess first, and has one preset that surprises.
+// Every room opens with a question to guess first, and has one surprising preset.
 
 import { h, button } from "./dom.js";
 
 export function guess(room, state, live) {
   const { text, options, right, because } = room.question;
-  const told = h("p", { className: "because", role: "status" });
+  const verdict = h("p", { className: "because", role: "status" });
   const buttons = options.map((option, place) => button(option, () => {
     buttons.forEach((each, at) => {
       each.classList.toggle("right", at === right);
       each.setAttribute("aria-pressed", String(at === place));
     });
-    told.textContent = `${place === right ? "Yes." : `Not quite: ${options[right]}.`} ${because}`;
+    verdict.textContent = `${place === right ? "Yes." : `Not quite: ${options[right]}.`} ${because}`;
     if (room.question.state) state.set(room.question.state);
   }, { "aria-pressed": "false" }));
   return h("section", { className: "guess", "aria-label": "Guess first" },
@@ -18,8 +18,8 @@ export function guess(room, state, live) {
     h("div", { className: "options" }, ...buttons,
       button(`Surprise: ${room.surprise.label}`, () => {
         state.set({ ...state.defaults, ...room.surprise.state });
-        told.textContent = room.surprise.caption;
+        verdict.textContent = room.surprise.caption;
         live.textContent = "";
       }, { className: "surprise" })),
-    told);
+    verdict);
 }

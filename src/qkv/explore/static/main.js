@@ -1,4 +1,4 @@
-// The shell: rooms, the address, the tour, errors, undo, and what every room has alike.
+// The shell: rooms, the address, the tour, errors, undo, and what all rooms share.
 
 import { h, button } from "./dom.js";
 import { State } from "./state.js";
@@ -18,11 +18,11 @@ const tour = h("div", { className: "tour-place" });
 let hello = null;
 let shown = null;
 
-// What rooms are given beside their state.
+// What rooms are given in addition to their state.
 const shell = {
   get hello() { return hello; },
   announce(text) {
-    // Spoken once things have come to rest, or a screen reader would never stop.
+    // Announced after a pause, or a screen reader would never stop.
     clearTimeout(shell.timer);
     shell.timer = setTimeout(() => { live.textContent = text; }, 400);
   },
@@ -34,8 +34,8 @@ const shell = {
 };
 
 function theme() {
-  const kept = localStorage.getItem("qkv-theme");
-  const dark = kept ? kept === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const saved = localStorage.getItem("qkv-theme");
+  const dark = saved ? saved === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   toggle.setAttribute("aria-pressed", String(dark));
   shown?.view.redraw?.();
@@ -117,7 +117,7 @@ function copy(element) {
 }
 
 function drawTour() {
-  tour.replaceChildren(...tourBar(hello.tour, go));
+  tour.replaceChildren(...tourBar(hello.tour));
 }
 
 export function go(address) {

@@ -1,13 +1,13 @@
-// A figure as a list of shapes: painted on a canvas to be quick, written as SVG to be kept.
+// A figure as a list of shapes: painted on a canvas for speed, written as SVG for export.
 
 const NAMES = ["ink", "muted", "line", "ground", "cell", "query", "key", "weight", "answer"];
 
 export function palette(element = document.body) {
   const style = getComputedStyle(element);
-  const found = Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-  found.ramp = Array.from({ length: 33 }, (_, i) => mix(found.cell, found.weight, i / 32));
-  found.dots = Array.from({ length: 33 }, (_, i) => mix(mix(found.ground, found.key, 0.45), found.weight, Math.sqrt(i / 32)));
-  return found;
+  const colours = Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  colours.ramp = Array.from({ length: 33 }, (_, i) => mix(colours.cell, colours.weight, i / 32));
+  colours.dots = Array.from({ length: 33 }, (_, i) => mix(mix(colours.ground, colours.key, 0.45), colours.weight, Math.sqrt(i / 32)));
+  return colours;
 }
 
 function mix(one, other, share) {
@@ -115,16 +115,16 @@ const PAINT = {
     context.restore();
   },
   dots(context, item, colour, colours) {
-    // Painted once on a sheet of their own, which is laid down again while only the query moves.
+    // Painted once on a layer of their own, which is reused while only the query moves.
     const { canvas } = context;
-    const kept = SHEETS.get(item.xs);
-    const same = kept && kept.width === canvas.width && kept.height === canvas.height && kept.colours === colours.dots.join();
-    const sheet = same ? kept : new OffscreenCanvas(canvas.width, canvas.height);
+    const cached = SHEETS.get(item.xs);
+    const same = cached && cached.width === canvas.width && cached.height === canvas.height && cached.colours === colours.dots.join();
+    const sheet = same ? cached : new OffscreenCanvas(canvas.width, canvas.height);
     if (!same) {
-      const own = sheet.getContext("2d");
-      own.setTransform(context.getTransform());
-      own.globalAlpha = 0.85;
-      scatter(own, item, colours.dots);
+      const layer = sheet.getContext("2d");
+      layer.setTransform(context.getTransform());
+      layer.globalAlpha = 0.85;
+      scatter(layer, item, colours.dots);
       sheet.colours = colours.dots.join();
       SHEETS.set(item.xs, sheet);
     }

@@ -1,16 +1,16 @@
-// What a room shows is written in its address, so that it can be shared, kept and gone back to.
+// The state of a room is its address, so that it can be shared, stored and reached by "back".
 
 export class State {
-  // `defaults` name what can be told; a number stays a number. What is as by default is left out.
+  // `defaults` name all fields and their types; fields at their default are left out.
   constructor(room, defaults, changed) {
     Object.assign(this, { room, defaults, changed, past: [] });
     this.values = this.read();
   }
 
   read() {
-    const told = new URLSearchParams(location.search);
+    const parameters = new URLSearchParams(location.search);
     return Object.fromEntries(Object.entries(this.defaults).map(([name, usual]) => {
-      const text = told.get(name);
+      const text = parameters.get(name);
       if (text === null) return [name, usual];
       if (typeof usual === "number") return [name, Number.isFinite(Number(text)) && text !== "" ? Number(text) : usual];
       return [name, text];
@@ -18,13 +18,13 @@ export class State {
   }
 
   address(values = this.values) {
-    const told = new URLSearchParams();
+    const parameters = new URLSearchParams();
     for (const [name, usual] of Object.entries(this.defaults)) {
-      if (values[name] !== usual) told.set(name, String(values[name]));
+      if (values[name] !== usual) parameters.set(name, String(values[name]));
     }
     const step = new URLSearchParams(location.search).get("tour");
-    if (step) told.set("tour", step);
-    const text = told.toString();
+    if (step) parameters.set("tour", step);
+    const text = parameters.toString();
     return `/${this.room}${text ? `?${text}` : ""}`;
   }
 

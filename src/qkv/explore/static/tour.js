@@ -1,11 +1,11 @@
-// The guided tour: where one stands, what is told there, and the way on.
+// The guided tour: the current step, its text, and links to the next.
 
 import { h } from "./dom.js";
 
-export function tourBar(steps, go) {
+export function tourBar(steps) {
   if (!steps.length) return [];
-  const told = new URLSearchParams(location.search).get("tour");
-  const at = Number(told) - 1;
+  const number = new URLSearchParams(location.search).get("tour");
+  const at = Number(number) - 1;
   const step = steps[at];
   const link = (to, text, name) => h("a", { href: steps[to].address, className: "button", "aria-label": name }, text);
   if (!step) {

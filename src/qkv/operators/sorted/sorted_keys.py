@@ -93,9 +93,9 @@ class SortedKeys:
     def _gaussian(self, query: Array, itself: int, h: float, answers: Answers) -> None:
         m, columns = self.keys.value.shape
         first, of_key = np.empty(m + 1, np.int64), np.empty(m, np.int64)
-        cells = np.empty(1, np.int64)
-        gaussian.find_cells(self.keys.key, h, first, of_key, cells, count=1)
-        count = int(cells[0])
+        filled = np.empty(1, np.int64)
+        gaussian.find_cells(self.keys.key, h, first, of_key, filled, count=1)
+        count = int(filled[0])
         moments = np.empty((count, 1 + columns, gaussian.TERMS))
         cells = gaussian.Cells(first[: count + 1], of_key, np.empty(count), moments)
         gaussian.fill(
@@ -116,15 +116,15 @@ class SortedKeys:
         most = np.ptp(seen, axis=1).max(initial=0)
         # Made by NumPy, which asks for huge pages: small ones of so much memory take long to get.
         moments = np.empty((most, 1 + columns, size))
-        first, cells = np.empty(most + 1, np.int64), np.empty(1, np.int64)
+        first, filled = np.empty(most + 1, np.int64), np.empty(1, np.int64)
         for (begin, end), (lo, hi) in zip(runs.tolist(), seen.tolist(), strict=True):
             keys = self.keys._replace(
                 key=self.keys.key[lo:hi],
                 weight=self.keys.weight[lo:hi],
                 value=self.keys.value[lo:hi],
             )
-            polynomial.find_cells(keys.key, h, first, cells, count=1)
-            count = int(cells[0])
+            polynomial.find_cells(keys.key, h, first, filled, count=1)
+            count = int(filled[0])
             cells = polynomial.Cells(
                 first[: count + 1], np.empty(count), np.empty(count, np.bool_), moments
             )

@@ -1,4 +1,4 @@
-"""The soft join: every row of one table finds its answer in another."""
+"""The soft join: every row of one table is answered by another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of the right table each row of the left may match, as found out so far."""
+"""Which rows of the right table each row of the left may still match."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: Pairs that are written down at once.
+#: Pairs that are listed at once.
 MOST_PAIRS = 2**20
 
 
@@ -30,7 +30,7 @@ class Candidates(NamedTuple):
         return self._replace(left=self.left[places], spans=self.spans[places])
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """All pairs written down: which of the left rows, and where in `right`."""
+        """All pairs as a list: which of the left rows, and where in `right`."""
         counts = self.counts
         whose = np.repeat(np.arange(len(counts)), counts)
         starts = np.cumsum(counts) - counts
@@ -45,10 +45,10 @@ def spans_of(counts: np.ndarray) -> np.ndarray:
 
 def groups(counts: np.ndarray, most: int = MOST_PAIRS) -> list[slice]:
     """Neighbours that have at most so many pairs together; a single one may have more."""
-    found, start, total = [], 0, 0
+    batch, start, total = [], 0, 0
     for place, count in enumerate(counts.tolist()):
         if total and total + count > most:
-            found.append(slice(start, place))
+            batch.append(slice(start, place))
             start, total = place, 0
         total += count
-    return [*found, slice(start, len(counts))] if len(counts) else []
+    return [*batch, slice(start, len(counts))] if len(counts) else []

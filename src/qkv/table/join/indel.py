@@ -1,4 +1,4 @@
-"""Pairs of texts that are alike enough, in compiled code: first a bound, then the distance.
+"""Pairs of texts that are similar enough, in compiled code: first a bound, then the distance.
 
 The distance of two texts is the least number of letters to delete and insert (Indel); rapidfuzz's
 ratio is 1 − distance / (sum of lengths). It is never less than the number of letters that only one
@@ -102,13 +102,13 @@ def _common_long(masks: Any, text: Any, state: Any) -> int:
     for i in range(len(text)):
         carry = _NONE
         for w in range(words):
-            own = np.uint64(state[w])
-            match = own & np.uint64(masks[text[i], w])
-            total = own + match
-            over = _ONE if total < own else _NONE
+            bits = np.uint64(state[w])
+            match = bits & np.uint64(masks[text[i], w])
+            total = bits + match
+            over = _ONE if total < bits else _NONE
             total = total + carry
             carry = _ONE if total < carry else over
-            state[w] = np.int64(total | (own - match))
+            state[w] = np.int64(total | (bits - match))
     common = 0
     for w in range(words):
         common += int(_ones(~np.uint64(state[w])))
@@ -129,7 +129,7 @@ def _unmark(letters: Any, masks: Any) -> None:
 
 @device
 def _meet(
-    query: Any, start: int, stop: int, candidates: Any, most: Any, widest: int, found: Any, q: int,
+    query: Any, start: int, stop: int, candidates: Any, most: Any, widest: int, pairs: Any, q: int,
     scratch: Any,
 ) -> None:  # fmt: skip
     """Compare one query with the candidates of a tile."""
@@ -146,17 +146,17 @@ def _meet(
         else:
             common = _common_long(scratch.masks, text, scratch.state)
         if both - 2 * common <= most[both]:
-            count = found.count[q]
-            if count < found.room[q]:
-                found.place[found.start[q] + count] = start + i
-                found.distance[found.start[q] + count] = both - 2 * common
-            found.count[q] = count + 1
+            count = pairs.count[q]
+            if count < pairs.room[q]:
+                pairs.place[pairs.start[q] + count] = start + i
+                pairs.distance[pairs.start[q] + count] = both - 2 * common
+            pairs.count[q] = count + 1
 
 
 @kernel
 def compare(
     start: int, stop: int, queries: Queries, candidates: Candidates, most: Int1, longest: int,
-    found: NearPairs, scratch: PerThread[Scratch],
+    pairs: NearPairs, scratch: PerThread[Scratch],
 ) -> None:  # fmt: skip
     """Find what is near enough to the queries from `start` to `stop`.
 
@@ -169,7 +169,7 @@ def compare(
     for q in range(start, stop):
         row = queries.row[q]
         query = queries.letters[queries.first[row] : queries.first[row + 1]]
-        found.count[q] = 0
+        pairs.count[q] = 0
         _mark(query, scratch.masks)
         widest = most[len(query) + longest]  # limits grow with lengths
         last = queries.spans[q, 1]
@@ -178,5 +178,5 @@ def compare(
             low, high = candidates.bits[0, tile:end], candidates.bits[1, tile:end]
             bounds = scratch.bounds[: end - tile]
             _bound(low, high, queries.bits[row, 0], queries.bits[row, 1], bounds)
-            _meet(query, tile, end, candidates, most, widest, found, q, scratch)
+            _meet(query, tile, end, candidates, most, widest, pairs, q, scratch)
         _unmark(query, scratch.masks)

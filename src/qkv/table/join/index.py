@@ -1,4 +1,4 @@
-"""A part of the right table, sorted and hashed, so that left rows meet only what may match."""
+"""A part of the right table, sorted and hashed, so that left rows are compared with few rows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _GRAIN = 4096
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-def prepared(own: On, entries: pa.Array) -> Any:
+def prepared(condition: On, entries: pa.Array) -> Any:
     """Keys, none missing, as this comparison takes them."""
-    if own.is_distance:
+    if condition.is_distance:
         return as_numbers(entries)
-    if own.name == "fuzzy":
+    if condition.name == "fuzzy":
         return Texts.of(entries)
-    if own.is_vector:
-        return vectors(entries, own.columns)
+    if condition.is_vector:
+        return vectors(entries, condition.columns)
     if pa.types.is_floating(entries.type):
         return pc.add(entries, 0.0)  # which makes 0 of -0
     return entries
@@ -38,14 +38,14 @@ def prepared(own: On, entries: pa.Array) -> Any:
 
 def stacked(keys: list[np.ndarray], rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Columns of numbers for some rows or all, whole ones and others, (columns, rows) each."""
-    found = []
+    columns = []
     for type in (np.int64, np.float64):
-        own = [key if rows is None else key[rows] for key in keys if key.dtype == type]
-        if len(own) == 1:  # as it lies in memory
-            found.append(np.ascontiguousarray(own[0])[None, :])
+        same_type = [key if rows is None else key[rows] for key in keys if key.dtype == type]
+        if len(same_type) == 1:  # as it lies in memory
+            columns.append(np.ascontiguousarray(same_type[0])[None, :])
         else:
-            found.append(np.stack(own) if own else np.empty((0, 0), type))
-    return found[0], found[1]
+            columns.append(np.stack(same_type) if same_type else np.empty((0, 0), type))
+    return columns[0], columns[1]
 
 
 class Index:
@@ -59,7 +59,7 @@ class Index:
         self._on = on
         self.keys = keys
         self.rows = rows
-        equal = [key for own, key in zip(on, keys, strict=True) if own.is_equal]
+        equal = [key for condition, key in zip(on, keys, strict=True) if condition.is_equal]
         self._groups = _Groups(equal, rows) if equal else None
         self._sorted_by = sorting_column(on)
         self.order = np.arange(rows)
@@ -73,7 +73,9 @@ class Index:
         elif self._groups is not None:
             self.order = np.argsort(self._groups.codes, kind="stable")
 
-        self._distances = [key for own, key in zip(on, keys, strict=True) if own.is_distance]
+        self._distances = [
+            key for condition, key in zip(on, keys, strict=True) if condition.is_distance
+        ]
 
     @property
     def finds_nearest(self) -> bool:
@@ -93,7 +95,9 @@ class Index:
         spans = np.empty((n, 2), np.int64)
         spans[:, 0], spans[:, 1] = 0, self.rows
         if self._groups is not None:
-            equal = [key for own, key in zip(self._on, keys, strict=True) if own.is_equal]
+            equal = [
+                key for condition, key in zip(self._on, keys, strict=True) if condition.is_equal
+            ]
             spans = self._groups.spans(equal, n)
         if self._sorted_by is not None and self.rows:
             self._narrow(self._on[self._sorted_by], self._sortable(keys), spans)
@@ -104,8 +108,8 @@ class Index:
         """Fuzzy columns by number."""
         return {
             place: FuzzyIndex(key)
-            for place, (own, key) in enumerate(zip(self._on, self.keys, strict=True))
-            if own.name == "fuzzy"
+            for place, (condition, key) in enumerate(zip(self._on, self.keys, strict=True))
+            if condition.name == "fuzzy"
         }
 
     def _sortable(self, keys: list[Any]) -> np.ndarray:
@@ -113,25 +117,25 @@ class Index:
         key = keys[self._sorted_by]
         return np.asarray(key.lengths if isinstance(key, Texts) else key)
 
-    def _narrow(self, own: On, query: np.ndarray, spans: np.ndarray) -> None:
+    def _narrow(self, condition: On, query: np.ndarray, spans: np.ndarray) -> None:
         """Narrow spans to the rows near each query."""
-        if own.name == "fuzzy":
-            bounds = _length_bounds(query, own.cutoff)
-        elif own.is_compact:
-            bounds = _bounds(query, np.full(len(query), own.width * (1 + 1e-12)))
+        if condition.name == "fuzzy":
+            bounds = _length_bounds(query, condition.cutoff)
+        elif condition.is_compact:
+            bounds = _bounds(query, np.full(len(query), condition.width * (1 + 1e-12)))
         else:
-            near = spans if own.name == "nearest" else spans.copy()
+            near = spans if condition.name == "nearest" else spans.copy()
             far = np.empty(len(query))
             search.nearest(
                 self._ascending, *_as_kernels_take(query), near, far, count=len(query), grain=_GRAIN
             )
-            if own.name == "nearest":
+            if condition.name == "nearest":
                 return
-            # What is left out weighs less than e^-60 of the nearest.
+            # Rows left out weigh less than e^-60 of the nearest.
             far[np.isinf(far)] = 0.0
-            reach = far + NEGLIGIBLE * own.width
-            if own.name != "laplacian":
-                reach = np.hypot(far, math.sqrt(2 * NEGLIGIBLE) * own.width)
+            reach = far + NEGLIGIBLE * condition.width
+            if condition.name != "laplacian":
+                reach = np.hypot(far, math.sqrt(2 * NEGLIGIBLE) * condition.width)
             bounds = _bounds(query, reach + 4 * np.spacing(reach))  # rounded outwards
         empty = np.empty((0, 2), np.int64), np.empty((0, 2))
         both = (bounds, empty[1]) if bounds.dtype == np.int64 else (empty[0], bounds)
@@ -141,16 +145,16 @@ class Index:
 def sorting_column(on: list[On]) -> int | None:
     """By which column right rows are sorted, within what must be equal.
 
-    A Gaussian has no end of its own: rows are left out as they weigh nothing beside the nearest,
-    which must then match in all other columns.
+    A Gaussian has unbounded support: rows are left out where they are negligible beside the
+    nearest, which must then match in all other columns.
     """
-    others_equal = sum(not own.is_equal for own in on) == 1
+    others_equal = sum(not condition.is_equal for condition in on) == 1
     places = [
         place
-        for place, own in enumerate(on)
-        if own.is_compact or (own.is_distance and others_equal)
+        for place, condition in enumerate(on)
+        if condition.is_compact or (condition.is_distance and others_equal)
     ]
-    texts = [place for place, own in enumerate(on) if own.name == "fuzzy"]
+    texts = [place for place, condition in enumerate(on) if condition.name == "fuzzy"]
     return next(iter(places + texts), None)
 
 
@@ -158,11 +162,11 @@ class _Groups:
     """Right rows by what they have in the columns that must be equal."""
 
     def __init__(self, columns: list[pa.Array], rows: int) -> None:
-        self._known = [column.unique() for column in columns]
+        self._values = [column.unique() for column in columns]
         self._distinct: list[np.ndarray] = []  # combinations of the columns so far
         codes = np.zeros(rows, np.int64)
-        for column, known in zip(columns, self._known, strict=True):
-            combined = codes * len(known) + _codes(column, known)
+        for column, values in zip(columns, self._values, strict=True):
+            combined = codes * len(values) + _codes(column, values)
             distinct, codes = np.unique(combined, return_inverse=True)
             self._distinct.append(distinct)
         self.codes = codes
@@ -172,22 +176,22 @@ class _Groups:
     def spans(self, columns: list[pa.Array], n: int) -> np.ndarray:
         """The run of each query's group in the sorted order, (n, 2); none is empty."""
         codes = np.zeros(n, np.int64)
-        for column, known, distinct in zip(columns, self._known, self._distinct, strict=True):
-            if not len(known):
+        for column, values, distinct in zip(columns, self._values, self._distinct, strict=True):
+            if not len(values):
                 return np.zeros((n, 2), np.int64)
-            own = _codes(column, known)
-            combined = codes * len(known) + own
+            codes_here = _codes(column, values)
+            combined = codes * len(values) + codes_here
             place = np.minimum(np.searchsorted(distinct, combined), len(distinct) - 1)
-            there = (codes >= 0) & (own >= 0) & (distinct[place] == combined)
-            codes = np.where(there, place, -1)
+            is_met = (codes >= 0) & (codes_here >= 0) & (distinct[place] == combined)
+            codes = np.where(is_met, place, -1)
         runs = np.stack([self._first[codes], self._first[codes + 1]], axis=1)
         runs[codes < 0] = 0
         return runs
 
 
-def _codes(column: pa.Array, known: pa.Array) -> np.ndarray:
-    found = pc.index_in(column, value_set=known).fill_null(-1)
-    return found.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
+def _codes(column: pa.Array, values: pa.Array) -> np.ndarray:
+    codes = pc.index_in(column, value_set=values).fill_null(-1)
+    return codes.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _as_kernels_take(keys: np.ndarray) -> search.Ascending:
@@ -211,7 +215,7 @@ def _bounds(query: np.ndarray, reach: np.ndarray) -> np.ndarray:
 
 
 def _length_bounds(lengths: np.ndarray, cutoff: float) -> np.ndarray:
-    """The shortest and the longest text that can be alike enough, (n, 2), rounded outwards.
+    """The lengths of the shortest and the longest text that can match, (n, 2), rounded outwards.
 
     A ratio is at most 2 · shorter / (shorter + longer).
     """

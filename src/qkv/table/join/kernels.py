@@ -18,7 +18,7 @@ from qkv.table.tile_scores import BOXCAR, EPANECHNIKOV, GAUSSIAN, LAPLACIAN, TRI
 
 #: Candidates weighed at once, and how few are better weighed one by one.
 TILE, FEW = 1024, 8
-#: Bandwidths beyond which all rows weigh alike, and the nearest wins: their square is finite.
+#: Bandwidths beyond which all rows weigh the same, and the nearest wins: their square is finite.
 FARTHEST = 1e150
 #: Only the nearest of all candidates that the other columns let match count.
 NEAREST = -1
@@ -33,16 +33,16 @@ class Candidates(NamedTuple):
     """p rows of the right table, in an order in which each query meets a run of them."""
 
     row: Int1  # (p,): which row of the table
-    whole: Int2  # (a, p): keys in columns of whole numbers
+    integers: Int2  # (a, p): keys in columns of whole numbers
     real: Double2  # (b, p): and in others
     logs: Double1  # (p,): what was found out before, or (0,)
-    value: Double2  # (v, m): what rows have to say; NaN where they say nothing
+    value: Double2  # (v, m): values; NaN where they are missing
 
 
 class Queries(NamedTuple):
     """n rows of the left table, and how they are compared with each column of the candidates."""
 
-    whole: Int2  # (a, n)
+    integers: Int2  # (a, n)
     real: Double2  # (b, n)
     kinds: Int1  # (a + b,): GAUSSIAN and so on, whole numbers first
     inverse: Double1  # (a + b,): 1 / bandwidth
@@ -51,7 +51,7 @@ class Queries(NamedTuple):
 
 
 class MatchSums(NamedTuple):
-    """What the candidates say to each query."""
+    """The sums over the candidates of each query, and the heaviest of them."""
 
     logs: Double2  # (n, top): of the heaviest, the heaviest first
     far: Double2  # (n, top)
@@ -131,7 +131,7 @@ def _factor(kind: int, apart: float, least: float) -> float:
 
 @device
 def _kernel(kind: int, apart: Any, least: float, logs: Any, factors: Any) -> None:
-    """What one column says of a tile; a loop for each kernel, so that LLVM vectorises it."""
+    """The scores of one column in a tile; a loop for each kernel, so that LLVM vectorises it."""
     if kind == GAUSSIAN:
         for i in range(len(apart)):
             logs[i] += _log(GAUSSIAN, apart[i])
@@ -155,23 +155,26 @@ def _kernel(kind: int, apart: Any, least: float, logs: Any, factors: Any) -> Non
 @device
 def _apart(candidates: Any, queries: Any, c: int, q: int, start: int, apart: Any) -> None:
     """How far the candidates of a tile are in one column, in bandwidths."""
-    stop, whole = start + len(apart), len(queries.whole)
-    if c < whole:
-        own = queries.whole[c, q]
-        _whole_distances(candidates.whole[c, start:stop], own, queries.inverse[c], apart)
+    stop, integer_count = start + len(apart), len(queries.integers)
+    if c < integer_count:
+        query_value = queries.integers[c, q]
+        _whole_distances(candidates.integers[c, start:stop], query_value, queries.inverse[c], apart)
     else:
-        key = candidates.real[c - whole, start:stop]
-        _distances(key, queries.real[c - whole, q], queries.inverse[c], apart)
+        key = candidates.real[c - integer_count, start:stop]
+        _distances(key, queries.real[c - integer_count, q], queries.inverse[c], apart)
 
 
 @device
 def _apart_one(candidates: Any, queries: Any, c: int, q: int, place: int) -> Any:
     """The same for a single one."""
-    whole = len(queries.whole)
-    if c < whole:
-        return _whole_distance(candidates.whole[c, place], queries.whole[c, q]) * queries.inverse[c]
-    own = queries.real[c - whole, q]
-    return _distance(candidates.real[c - whole, place], own) * queries.inverse[c]
+    integer_count = len(queries.integers)
+    if c < integer_count:
+        return (
+            _whole_distance(candidates.integers[c, place], queries.integers[c, q])
+            * queries.inverse[c]
+        )
+    query_value = queries.real[c - integer_count, q]
+    return _distance(candidates.real[c - integer_count, place], query_value) * queries.inverse[c]
 
 
 @device
@@ -293,35 +296,35 @@ def _add(tile: Any, rows: Any, peak: float, sums: Any, value: Any, means: Any) -
     sums[SQUARED] += squared
     for v in range(len(value)):
         for i in range(len(rows)):
-            own, weight = value[v, rows[i]], tile.factors[i]
-            if own == own and weight > 0.0:  # not NaN
+            entry, weight = value[v, rows[i]], tile.factors[i]
+            if entry == entry and weight > 0.0:  # not NaN
                 # Differences are summed: values far from 0 keep their digits.
-                if means[v, MASS] == 0.0 and abs(own) < np.inf:
-                    means[v, PIVOT] = own
+                if means[v, MASS] == 0.0 and abs(entry) < np.inf:
+                    means[v, PIVOT] = entry
                 means[v, MASS] += weight
-                means[v, MEAN] += weight * (own - means[v, PIVOT])
+                means[v, MEAN] += weight * (entry - means[v, PIVOT])
 
 
 @device
-def _clear(found: Any, q: int) -> None:
-    for k in range(found.rows.shape[1]):
-        found.logs[q, k], found.far[q, k], found.rows[q, k] = -np.inf, 0.0, -1
-    found.sums[q, TOTAL] = found.sums[q, SQUARED] = 0.0
-    for v in range(found.means.shape[1]):
-        found.means[q, v, MASS] = found.means[q, v, MEAN] = found.means[q, v, PIVOT] = 0.0
+def _clear(result: Any, q: int) -> None:
+    for k in range(result.rows.shape[1]):
+        result.logs[q, k], result.far[q, k], result.rows[q, k] = -np.inf, 0.0, -1
+    result.sums[q, TOTAL] = result.sums[q, SQUARED] = 0.0
+    for v in range(result.means.shape[1]):
+        result.means[q, v, MASS] = result.means[q, v, MEAN] = result.means[q, v, PIVOT] = 0.0
 
 
 @kernel
 def match(
-    start: int, stop: int, candidates: Candidates, queries: Queries, found: MatchSums,
+    start: int, stop: int, candidates: Candidates, queries: Queries, result: MatchSums,
     scratch: PerThread[Scratch],
 ) -> None:  # fmt: skip
     """Weigh its candidates for each of the queries from `start` to `stop`."""
     for q in range(start, stop):
         first, last = queries.spans[q, 0], queries.spans[q, 1]
         least, peak = np.inf, -np.inf
-        _clear(found, q)
-        leaders = Leaders(found.logs[q], scratch.lead, found.far[q], found.rows[q])
+        _clear(result, q)
+        leaders = Leaders(result.logs[q], scratch.lead, result.far[q], result.rows[q])
         if queries.nearest >= 0:
             least = _least(candidates, queries, q, scratch)
         for begin in range(first, last, TILE):
@@ -332,16 +335,16 @@ def match(
         for k in range(len(leaders.rows)):
             if leaders.rows[k] >= 0 and leaders.factors[k] < 1.0:
                 leaders.logs[k] += math.log(leaders.factors[k])
-        found.least[q], found.peak[q] = least, peak
+        result.least[q], result.peak[q] = least, peak
         if peak == -np.inf:
             continue
         for begin in range(first, last, TILE):
             tile = _first(scratch, min(TILE, last - begin))
-            if last - first > TILE:  # else all stands there from the first time
+            if last - first > TILE:  # else the tile still holds the scores
                 _compare(candidates, queries, q, begin, least, tile)
             rows = candidates.row[begin : begin + len(tile.logs)]
-            _add(tile, rows, peak, found.sums[q], candidates.value, found.means[q])
-        for v in range(found.means.shape[1]):
-            if found.means[q, v, MASS] > 0.0:
-                moved = found.means[q, v, MEAN] / found.means[q, v, MASS]
-                found.means[q, v, MEAN] = found.means[q, v, PIVOT] + moved
+            _add(tile, rows, peak, result.sums[q], candidates.value, result.means[q])
+        for v in range(result.means.shape[1]):
+            if result.means[q, v, MASS] > 0.0:
+                moved = result.means[q, v, MEAN] / result.means[q, v, MASS]
+                result.means[q, v, MEAN] = result.means[q, v, PIVOT] + moved

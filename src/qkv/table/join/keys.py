@@ -15,36 +15,36 @@ _MOST_DIGITS = 18
 
 def common_type(left: pa.DataType, right: pa.DataType, columns: str) -> pa.DataType:
     """The type in which entries of both columns are compared, or an error that names them."""
-    own, other = plain_type(left), plain_type(right)
-    kind = kind_of(own)
-    if kind is not kind_of(other) or kind is Kind.OTHER:
+    left_type, right_type = plain_type(left), plain_type(right)
+    kind = kind_of(left_type)
+    if kind is not kind_of(right_type) or kind is Kind.OTHER:
         raise TypeError(
             f"columns {columns} cannot be compared: {left} holds {kind.value}, "
-            f"{right} {kind_of(other).value}"
+            f"{right} {kind_of(right_type).value}"
         )
     if kind is Kind.NUMBER:
-        return _common_number(own, other)
+        return _common_number(left_type, right_type)
     if kind is Kind.TIME:
-        return _common_time(own, other, columns)
+        return _common_time(left_type, right_type, columns)
     if kind is Kind.VECTOR:
         return pa.list_(pa.float64())
-    return own
+    return left_type
 
 
-def converted(column: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
+def converted(column: pa.Array, type: pa.DataType, name: str) -> pa.Array:
     """Entries of one table in the type that both share."""
     entries = plain(column)
     try:
-        entries = entries if entries.type == wanted else entries.cast(wanted)
+        entries = entries if entries.type == type else entries.cast(type)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"column {name!r} cannot be compared as {wanted}: {error}") from error
+        raise ValueError(f"column {name!r} cannot be compared as {type}: {error}") from error
     return entries
 
 
 def as_numbers(entries: pa.Array) -> np.ndarray:
     """Entries, none missing, as int64 where they count something, else as float64.
 
-    Whole numbers, times and short decimals stay whole: their differences keep every digit.
+    Integers, times and short decimals become integers: their differences keep every digit.
     """
     type = entries.type
     if pa.types.is_floating(type):
@@ -73,9 +73,9 @@ def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(left) or pa.types.is_decimal(right):
         decimals = [type for type in (left, right) if pa.types.is_decimal(type)]
         scale = max(0, *(type.scale for type in decimals))
-        whole = max(type.precision - type.scale for type in decimals)
-        short = len(decimals) == 2 and whole + scale <= _MOST_DIGITS
-        return pa.decimal128(whole + scale, scale) if short else pa.float64()
+        digits = max(type.precision - type.scale for type in decimals)
+        short = len(decimals) == 2 and digits + scale <= _MOST_DIGITS
+        return pa.decimal128(digits + scale, scale) if short else pa.float64()
     if pa.types.is_uint64(left) and pa.types.is_uint64(right):
         return pa.uint64()
     if pa.types.is_uint64(left) or pa.types.is_uint64(right):
@@ -87,14 +87,18 @@ def _common_time(left: pa.DataType, right: pa.DataType, columns: str) -> pa.Data
     if pa.types.is_date(left) and pa.types.is_date(right):
         return pa.date32()
     # A day stands for its beginning.
-    own, other = (pa.timestamp("s") if pa.types.is_date(each) else each for each in (left, right))
-    zoned = [pa.types.is_timestamp(each) and each.tz is not None for each in (own, other)]
-    if _family(own) != _family(other) or zoned[0] != zoned[1]:
+    left_type, right_type = (
+        pa.timestamp("s") if pa.types.is_date(each) else each for each in (left, right)
+    )
+    zoned = [
+        pa.types.is_timestamp(each) and each.tz is not None for each in (left_type, right_type)
+    ]
+    if _family(left_type) != _family(right_type) or zoned[0] != zoned[1]:
         raise TypeError(f"columns {columns} cannot be compared: {left} and {right}")
-    unit = max(own.unit, other.unit, key=_UNITS.index)
-    if pa.types.is_timestamp(own):
+    unit = max(left_type.unit, right_type.unit, key=_UNITS.index)
+    if pa.types.is_timestamp(left_type):
         return pa.timestamp(unit, "UTC" if zoned[0] else None)
-    if pa.types.is_duration(own):
+    if pa.types.is_duration(left_type):
         return pa.duration(unit)
     return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
 

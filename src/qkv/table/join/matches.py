@@ -1,4 +1,4 @@
-"""What right rows say to a block of left rows, ready to be merged with what others say."""
+"""The matches of right rows for a block of left rows, which merge with those of other rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Matches:
     peak: np.ndarray  # (n,): the largest log; -inf where nothing matches
     sums: np.ndarray  # (n, 2): Σw and Σw², relative to exp(peak)
     means: np.ndarray  # (n, v, 3): Σw of rows that have a value, and its mean
-    taken: pa.Table | None = None  # (n · top): what the heaviest rows bring
+    values: pa.Table | None = None  # (n · top): what the heaviest rows bring
 
     @classmethod
     def none(cls, n: int, top: int, values: int) -> Matches:
@@ -51,7 +51,7 @@ class Matches:
             means=np.empty((n, values, 3)),
         )
 
-    def found(self) -> kernels.MatchSums:
+    def as_sums(self) -> kernels.MatchSums:
         """The same for compiled code to write to."""
         return kernels.MatchSums(
             self.logs, self.far, self.rows, self.least, self.peak, self.sums, self.means
@@ -63,28 +63,28 @@ class Matches:
             getattr(self, name)[places] = getattr(other, name)
 
     def merge(self, other: Matches) -> Matches:
-        """What the rows of both say; those of `other` come later in the table."""
+        """The matches of the rows of both; those of `other` come later in the table."""
         nearer = np.minimum(self.least, other.least)
-        own, theirs = self._within(nearer), other._within(nearer)
+        ours, theirs = self._within(nearer), other._within(nearer)
         logs, far, rows = (
-            np.concatenate([getattr(own, name), getattr(theirs, name)], axis=1)
+            np.concatenate([getattr(ours, name), getattr(theirs, name)], axis=1)
             for name in ("logs", "far", "rows")
         )
         n, top = self.rows.shape
         order = np.lexsort((np.where(rows < 0, np.inf, rows), far, -logs), axis=1)[:, :top]
-        peak = np.maximum(own.peak, theirs.peak)
+        peak = np.maximum(ours.peak, theirs.peak)
         finite = np.where(np.isneginf(peak), 0.0, peak)
-        shrink = [np.exp(each.peak - finite) for each in (own, theirs)]
+        shrink = [np.exp(each.peak - finite) for each in (ours, theirs)]
         return Matches(
             logs=np.take_along_axis(logs, order, axis=1),
             far=np.take_along_axis(far, order, axis=1),
             rows=np.take_along_axis(rows, order, axis=1),
             least=nearer,
             peak=peak,
-            sums=own.sums * np.stack([shrink[0], shrink[0] ** 2], axis=1)
+            sums=ours.sums * np.stack([shrink[0], shrink[0] ** 2], axis=1)
             + theirs.sums * np.stack([shrink[1], shrink[1] ** 2], axis=1),
-            means=_merged_means(own.means, theirs.means, *shrink),
-            taken=_merged_rows(self.taken, other.taken, order, n, top),
+            means=_merged_means(ours.means, theirs.means, *shrink),
+            values=_merged_rows(self.values, other.values, order, n, top),
         )
 
     def _within(self, least: np.ndarray) -> Matches:
@@ -93,11 +93,11 @@ class Matches:
         if not beyond.any():
             return self
         empty = Matches.none(len(beyond), self.rows.shape[1], self.means.shape[1])
-        kept: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for name in ("logs", "far", "rows", "peak", "sums", "means"):
-            own, other = getattr(self, name), getattr(empty, name)
-            kept[name] = np.where(beyond.reshape(-1, *[1] * (own.ndim - 1)), other, own)
-        return Matches(**kept, least=least, taken=self.taken)
+            column, other = getattr(self, name), getattr(empty, name)
+            columns[name] = np.where(beyond.reshape(-1, *[1] * (column.ndim - 1)), other, column)
+        return Matches(**columns, least=least, values=self.values)
 
     @property
     def matched(self) -> np.ndarray:
@@ -118,7 +118,7 @@ class Matches:
 
     @property
     def effective_rows(self) -> np.ndarray:
-        """(Σw)² / Σw²: how many equally heavy rows would say as much."""
+        """(Σw)² / Σw²: the effective number of rows."""
         rows = np.zeros(len(self.peak))
         total, squared = self.sums[:, TOTAL], self.sums[:, SQUARED]
         np.divide(total**2, squared, out=rows, where=squared > 0)
@@ -128,10 +128,18 @@ class Matches:
 def _merged_means(
     left: np.ndarray, right: np.ndarray, shrink_left: np.ndarray, shrink_right: np.ndarray
 ) -> np.ndarray:
-    own, theirs = left[..., MASS] * shrink_left[:, None], right[..., MASS] * shrink_right[:, None]
+    left_mass, right_mass = (
+        left[..., MASS] * shrink_left[:, None],
+        right[..., MASS] * shrink_right[:, None],
+    )
     merged = np.zeros_like(left)
-    merged[..., MASS] = own + theirs
-    share = np.divide(theirs, own + theirs, out=np.zeros_like(own), where=own + theirs > 0)
+    merged[..., MASS] = left_mass + right_mass
+    share = np.divide(
+        right_mass,
+        left_mass + right_mass,
+        out=np.zeros_like(left_mass),
+        where=left_mass + right_mass > 0,
+    )
     merged[..., MEAN] = left[..., MEAN]
     moved = share > 0
     # From the heavier of both: a mean far away that weighs next to nothing leaves no rounding.
@@ -147,7 +155,7 @@ def _merged_means(
 def _merged_rows(
     left: pa.Table | None, right: pa.Table | None, order: np.ndarray, n: int, top: int
 ) -> pa.Table | None:
-    """What the rows bring that are the heaviest of both."""
+    """The values of the heaviest rows of both."""
     if left is None or right is None:
         return right if left is None else left
     place = np.arange(n)[:, None] * top + order % top

@@ -12,10 +12,10 @@ from qkv.table.columns import Kind, kind_of, unit_of
 from qkv.table.comparison import COMPACT, KERNELS
 from qkv.table.join.kernels import NEAREST
 from qkv.table.join.keys import common_type, per_unit
-from qkv.table.similarity_spec import FUZZY_BANDWIDTH, BandwidthLike, CutoffLike, similarity_specs
+from qkv.table.similarity_spec import FUZZY_BANDWIDTH, BandwidthLike, CutoffLike, read_spec
 from qkv.table.where import check_column
 
-#: Which columns, and how alike: {"name": "fuzzy", ("date", "day"): qkv.Gaussian(3)}.
+#: Columns and their similarities: {"name": "fuzzy", ("date", "day"): qkv.Gaussian(3)}.
 OnLike: TypeAlias = Mapping[Any, "str | Similarity"]
 
 #: Similarities that compare numbers by their distance.
@@ -69,8 +69,8 @@ class On(NamedTuple):
     @property
     def width(self) -> float:
         """The bandwidth in what keys are counted in."""
-        own = 0.5**0.5 if self.name == "euclidean" else self.bandwidth
-        return own * per_unit(self.type)
+        bandwidth = 0.5**0.5 if self.name == "euclidean" else self.bandwidth
+        return bandwidth * per_unit(self.type)
 
     @property
     def description(self) -> str:
@@ -88,7 +88,7 @@ def read_on(
     bandwidth: BandwidthLike,
     cutoff: CutoffLike,
 ) -> list[On]:
-    """What `on` says, checked against both tables."""
+    """The conditions in `on`, checked against both tables."""
     if not isinstance(on, Mapping):
         raise TypeError(
             "on must map columns to similarities, such as {'name': 'fuzzy'}; "
@@ -96,16 +96,19 @@ def read_on(
         )
     if not on:
         raise ValueError("on must name at least one column")
-    found = [_one(*_columns(key), how, left, right, bandwidth, cutoff) for key, how in on.items()]
-    if sum(own.name == "nearest" for own in found) > 1:
+    conditions = [
+        _one(*_columns(key), similarity, left, right, bandwidth, cutoff)
+        for key, similarity in on.items()
+    ]
+    if sum(condition.name == "nearest" for condition in conditions) > 1:
         raise ValueError("on must have at most one 'nearest' column")
     for argument, given in (("bandwidth", bandwidth), ("cutoff", cutoff)):
         for name in given if isinstance(given, Mapping) else ():
-            if name not in {own.left for own in found}:
+            if name not in {condition.left for condition in conditions}:
                 raise ValueError(f"{argument} names {name!r}, on which nothing is joined")
-    if cutoff is not None and not any(own.name == "fuzzy" for own in found):
+    if cutoff is not None and not any(condition.name == "fuzzy" for condition in conditions):
         raise ValueError("cutoff is for 'fuzzy' columns, and on has none")
-    return found
+    return conditions
 
 
 def _columns(key: Any) -> tuple[str, str]:
@@ -117,29 +120,29 @@ def _columns(key: Any) -> tuple[str, str]:
 
 
 def _one(
-    own: str,
+    left_name: str,
     other: str,
-    how: str | Similarity,
+    similarity: str | Similarity,
     left: pa.Schema,
     right: pa.Schema,
     bandwidth: BandwidthLike,
     cutoff: CutoffLike,
 ) -> On:
-    check_column(left, own, "on (left)")
+    check_column(left, left_name, "on (left)")
     check_column(right, other, "on (right)")
-    columns = repr(own) if own == other else f"{own!r} and {other!r}"
-    type = common_type(left.field(own).type, right.field(other).type, columns)
-    if how == "nearest":
+    columns = repr(left_name) if left_name == other else f"{left_name!r} and {other!r}"
+    type = common_type(left.field(left_name).type, right.field(other).type, columns)
+    if similarity == "nearest":
         if kind_of(type) not in (Kind.NUMBER, Kind.TIME):
-            raise TypeError(f"similarity 'nearest' cannot compare column {own!r} ({type})")
-        return On(own, other, type, "nearest")
+            raise TypeError(f"similarity 'nearest' cannot compare column {left_name!r} ({type})")
+        return On(left_name, other, type, "nearest")
     # One cutoff is for whatever is fuzzy.
-    least = cutoff if how == "fuzzy" or isinstance(cutoff, Mapping) else None
-    wanted = similarity_specs(own, type, how, bandwidth, least)
-    if wanted.lacks_bandwidth:
+    least = cutoff if similarity == "fuzzy" or isinstance(cutoff, Mapping) else None
+    spec = read_spec(left_name, type, similarity, bandwidth, least)
+    if spec.lacks_bandwidth:
         raise ValueError(
-            f"similarity {wanted.name!r} of column {own!r} needs a bandwidth: "
-            f"qkv.{wanted.name.capitalize()}(…), or bandwidth={{{own!r}: …}}"
+            f"similarity {spec.name!r} of column {left_name!r} needs a bandwidth: "
+            f"qkv.{spec.name.capitalize()}(…), or bandwidth={{{left_name!r}: …}}"
         )
-    width = wanted.bandwidth or (FUZZY_BANDWIDTH if wanted.name == "fuzzy" else 1.0)
-    return On(own, other, type, wanted.name, width, wanted.cutoff or 0.0, wanted.temperature)
+    width = spec.bandwidth or (FUZZY_BANDWIDTH if spec.name == "fuzzy" else 1.0)
+    return On(left_name, other, type, spec.name, width, spec.cutoff or 0.0, spec.temperature)

@@ -1,4 +1,4 @@
-"""What became of the rows of a join."""
+"""How many rows a join has read, matched and skipped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class JoinReport:
-    """What became of the rows; complete when the last batch has come."""
+    """Counts of the rows of a join; complete after the last batch."""
 
     rows: int = 0  # of the left table
     matched: int = 0
@@ -18,15 +18,15 @@ class JoinReport:
     missing_right: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON has it."""
+        """The report as a dictionary that JSON can hold."""
         return asdict(self)
 
     def __str__(self) -> str:
-        lacking = [
+        skipped = [
             f"{count:,} without {name} on the {side}"
             for side, missing in (("left", self.missing_left), ("right", self.missing_right))
             for name, count in missing.items()
             if count
         ]
-        skipped = f"; skipped {', '.join(lacking)}" if lacking else ""
-        return f"{self.matched:,} of {self.rows:,} rows matched{skipped}"
+        ending = f"; skipped {', '.join(skipped)}" if skipped else ""
+        return f"{self.matched:,} of {self.rows:,} rows matched{ending}"

@@ -1,4 +1,4 @@
-"""The soft join: every row of one table finds its answer in another."""
+"""The soft join: every row of one table is answered by another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from qkv.memory import budget
-from qkv.table.aggregation import Progress
+from qkv.table.aggregation import ProgressCallback
 from qkv.table.join.chunk import Chunk, Keys, decoded_type, is_number
 from qkv.table.join.index import sorting_column
 from qkv.table.join.kernels import MASS, MEAN
@@ -23,7 +23,7 @@ from qkv.table.where import WhereLike, check_column, condition_of
 
 #: A part of either table takes at most this share of the memory budget.
 _SHARE = 16
-#: What is said of each match, after the columns of both tables.
+#: Columns that describe each match, after the columns of both tables.
 _SAID = {
     "row": pa.int64(),
     "similarity": pa.float64(),
@@ -33,7 +33,7 @@ _SAID = {
 
 
 class SoftJoin:
-    """A join that is ready to run: :meth:`batches` streams it, :meth:`to_arrow` gives it whole.
+    """A join that is ready to run: :meth:`batches` streams it, :meth:`to_arrow` gives one table.
 
     The arguments are those of :func:`soft_join`. Neither table has to fit into memory.
 
@@ -66,7 +66,9 @@ class SoftJoin:
         self._where = condition_of(where, self._right.schema)
         self._where_left = condition_of(where_left, self._left.schema, "where_left")
         self._on = read_on(on, self._left.schema, self._right.schema, bandwidth, cutoff)
-        self._take = _taken(take, self._right.schema, {own.right for own in self._on})
+        self._take = _taken_columns(
+            take, self._right.schema, {condition.right for condition in self._on}
+        )
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
             raise ValueError(f"top must be a number of rows, or None for all; got {top!r}")
         self._top = top
@@ -83,14 +85,18 @@ class SoftJoin:
         for side, where in (("left", self._where_left), ("right", self._where)):
             if where is not None:
                 lines.append(f"├─ takes of the {side} table rows where {where}")
-        lines += [f"├─ compares {own.columns}: {own.description}" for own in self._on]
-        equal = [own.right for own in self._on if own.is_equal]
+        lines += [
+            f"├─ compares {condition.columns}: {condition.description}" for condition in self._on
+        ]
+        equal = [condition.right for condition in self._on if condition.is_equal]
         if equal:
             lines.append(f"├─ looks up {', '.join(equal)} by hash")
         place = sorting_column(self._on)
         if place is not None:
-            own = self._on[place]
-            what = f"the length of {own.right}" if own.name == "fuzzy" else own.right
+            condition = self._on[place]
+            what = (
+                f"the length of {condition.right}" if condition.name == "fuzzy" else condition.right
+            )
             lines.append(f"├─ sorts by {what}: each row meets a run of others")
         if not equal and place is None:
             lines.append("├─ compares all pairs")
@@ -99,7 +105,7 @@ class SoftJoin:
         lines.append(f"└─ takes {', '.join(self._take)} of {of}")
         return "\n".join(lines)
 
-    def to_arrow(self, progress: Progress | None = None) -> pa.Table:
+    def to_arrow(self, progress: ProgressCallback | None = None) -> pa.Table:
         """The whole join as one table, in the order of the left one."""
         return pa.Table.from_batches(list(self.batches(progress)), self.schema)
 
@@ -107,10 +113,10 @@ class SoftJoin:
         """The join as a stream that anything that speaks Arrow can read."""
         return pa.RecordBatchReader.from_batches(self.schema, self.batches())
 
-    def batches(self, progress: Progress | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, progress: ProgressCallback | None = None) -> Iterator[pa.RecordBatch]:
         """The join in record batches, as the left table is read.
 
-        `progress` is told, after each part, how many left rows are done, and how many there are.
+        `progress` is called after each part with the number of left rows done, and their total.
         """
         self.report = report = JoinReport()
         right = _Right(self, report)
@@ -124,8 +130,8 @@ class SoftJoin:
             matches: Matches | None = None
             done = report.rows
             for chunk, share in right.chunks():
-                found = chunk.match(keys, self._top or 1)
-                matches = found if matches is None else matches.merge(found)
+                of_chunk = chunk.match(keys, self._top or 1)
+                matches = of_chunk if matches is None else matches.merge(of_chunk)
                 if progress is not None:
                     progress(done + int(share * len(block)), scan.rows)
             report.rows += len(block)
@@ -139,20 +145,20 @@ class SoftJoin:
             yield self._joined(block, keys, matches)
 
     def _joined(self, block: pa.Table, keys: Keys, matches: Matches) -> pa.RecordBatch:
-        """Left rows with what was found for each."""
+        """Left rows with their matches."""
         n, top = matches.rows.shape
-        assert matches.taken is not None
+        assert matches.values is not None
         heaviest = np.arange(n) * top
         columns: list[Any] = []
         for name in self._take:
-            own = matches.taken.column(name)
+            column = matches.values.column(name)
             if name not in self._pooled:
-                columns.append(own if top == 1 else own.take(pa.array(heaviest)))
+                columns.append(column if top == 1 else column.take(pa.array(heaviest)))
             elif self._top is None:
                 means = matches.means[:, self._pooled.index(name)]
                 columns.append(_nullable(means[:, MEAN], means[:, MASS]))
             else:
-                columns.append(_mean(own, matches))
+                columns.append(_mean(column, matches))
         unmatched = None if matches.matched.all() else ~matches.matched
         columns += [
             pa.array(matches.rows[:, 0], mask=unmatched),
@@ -166,8 +172,8 @@ class SoftJoin:
             chosen = pa.array(places, mask=places < 0)
             columns = [column.take(chosen) for column in columns]
         arrays = [*block.columns, *columns]
-        whole = pa.table(arrays, schema=self.schema).combine_chunks()
-        batches = whole.to_batches()
+        table = pa.table(arrays, schema=self.schema).combine_chunks()
+        batches = table.to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], self.schema)
 
     def _schema(self) -> pa.Schema:
@@ -175,8 +181,8 @@ class SoftJoin:
         names = set(self._left.schema.names)
         for name in self._take:
             type = decoded_type(self._right.schema.field(name).type)
-            own = _free(name if name not in names else f"{name}_right", names)
-            fields.append(pa.field(own, pa.float64() if name in self._pooled else type))
+            unique = _free(name if name not in names else f"{name}_right", names)
+            fields.append(pa.field(unique, pa.float64() if name in self._pooled else type))
         fields += [pa.field(_free(name, names), type) for name, type in _SAID.items()]
         return pa.schema(fields)
 
@@ -216,13 +222,13 @@ class _Right:
             yield chunk, 1.0 - 0.5 ** (number + 1)
 
     def nothing(self, keys: Keys) -> Matches:
-        """What a table without rows says."""
+        """The matches of a table without rows."""
         empty = self._join._right.schema.empty_table()
         return self._chunk(empty, 0).match(keys, self._join._top or 1)
 
     def _read(self) -> Iterator[Chunk]:
         join, report = self._join, self._report
-        names = [*dict.fromkeys([*(own.right for own in join._on), *join._take])]
+        names = [*dict.fromkeys([*(condition.right for condition in join._on), *join._take])]
         scan = join._right.scan(Request(names, whole_rows=False, where=join._where))
         report.passes += 1
         first = 0
@@ -250,26 +256,28 @@ def _chain(head: Chunk, rest: list[Chunk], parts: Iterator[Chunk]) -> Iterator[C
 
 def parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.Table]:
     """The same rows in tables of at most so many bytes, or of one row."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         rows = max(1, len(batch) * most // max(1, batch.nbytes))
         for start in range(0, len(batch), rows):
             piece = batch.slice(start, rows)
-            if held and size + piece.nbytes > most:
-                yield pa.Table.from_batches(held)
-                held, size = [], 0
-            held.append(piece)
+            if pending and size + piece.nbytes > most:
+                yield pa.Table.from_batches(pending)
+                pending, size = [], 0
+            pending.append(piece)
             size += piece.nbytes
-    if held:
-        yield pa.Table.from_batches(held)
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
 def _most_bytes() -> int:
     return max(1, budget(torch.device("cpu")) // _SHARE)
 
 
-def _taken(take: str | Sequence[str] | None, schema: pa.Schema, keys: set[str]) -> list[str]:
+def _taken_columns(
+    take: str | Sequence[str] | None, schema: pa.Schema, keys: set[str]
+) -> list[str]:
     """The columns to take: those named, or all that are not joined on."""
     if take is None:
         return [name for name in schema.names if name not in keys]
@@ -322,9 +330,9 @@ def soft_join(
     bandwidth: BandwidthLike = None,
     where: WhereLike = None,
     where_left: WhereLike = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> pa.Table:
-    """The left table with what each of its rows finds in the right one.
+    """The left table with the columns of its best matches in the right one.
 
     - `left` and `right` are whatever :class:`qkv.Database` takes: a path, or anything that speaks
       Arrow.
@@ -337,13 +345,13 @@ def soft_join(
     - `cutoff` is the least ratio, 0 to 1, at which fuzzy texts match: one, or by left column.
     - `bandwidth` is as in :meth:`qkv.Database.query`, by left column.
     - `where` keeps rows of the right table, as in a query; `where_left` those of the left one.
-    - `progress` is told how many left rows are done, and how many there are.
+    - `progress` is called with the number of left rows done, and their total.
 
     Every left row kept gives one row, in the same order: its own columns, those taken (a name that
     the left table has gets ``_right``), and, of the heaviest row, `row`, its number from 0 among
     the right rows kept, `similarity`, the product of its similarities, `weight`, its share of the
-    weight of all rows that match, and `effective_rows`, how many equally heavy rows would say as
-    much. All are null where nothing matches. Of rows equally heavy the nearest counts as the
+    weight of all rows that match, and `effective_rows`, the effective number of rows that match.
+    All are null where nothing matches. Of rows equally heavy the nearest counts as the
     heaviest, and then the first.
 
     >>> import pyarrow as pa, qkv

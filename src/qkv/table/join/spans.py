@@ -13,20 +13,20 @@ from qkv.jit.signature import Double1, Double2, Int1, Int2
 class Ascending(NamedTuple):
     """Sorted keys, within each group; as whole numbers or as others, the rest is empty."""
 
-    whole: Int1
+    integers: Int1
     real: Double1
 
 
 class Bounds(NamedTuple):
     """The least and the largest key that each of n queries meets."""
 
-    whole: Int2  # (n, 2)
+    integers: Int2  # (n, 2)
     real: Double2  # (n, 2)
 
 
 @device
 def _at_least(keys: Any, first: int, last: int, bound: Any, guess: int) -> int:
-    """The first key from `first` to `last` that is at least `bound`, looked for near `guess`."""
+    """The first key from `first` to `last` that is at least `bound`, searched from `guess` on."""
     low, high, step = first, last, 1
     if first < guess < last and keys[guess - 1] < bound:
         low = guess
@@ -45,7 +45,7 @@ def _at_least(keys: Any, first: int, last: int, bound: Any, guess: int) -> int:
 
 @device
 def _beyond(keys: Any, first: int, last: int, bound: Any) -> int:
-    """The first key from `first` to `last` that is more than `bound`, looked for near `first`."""
+    """The first key from `first` to `last` that is more than `bound`, searched from `first` on."""
     low, step = first, 1
     while low + step <= last and keys[low + step - 1] <= bound:
         low += step
@@ -79,9 +79,9 @@ def between(start: int, stop: int, keys: Ascending, bounds: Bounds, spans: Int2)
     guess = 0
     for q in range(start, stop):
         first, last = spans[q, 0], spans[q, 1]
-        if len(keys.whole) > 0:
-            guess = _at_least(keys.whole, first, last, bounds.whole[q, 0], guess)
-            spans[q, 1] = _beyond(keys.whole, guess, last, bounds.whole[q, 1])
+        if len(keys.integers) > 0:
+            guess = _at_least(keys.integers, first, last, bounds.integers[q, 0], guess)
+            spans[q, 1] = _beyond(keys.integers, guess, last, bounds.integers[q, 1])
         else:
             guess = _at_least(keys.real, first, last, bounds.real[q, 0], guess)
             spans[q, 1] = _beyond(keys.real, guess, last, bounds.real[q, 1])
@@ -112,7 +112,7 @@ def _narrow(keys: Any, query: Any, q: int, guess: int, spans: Any, apart: Any, f
 
 @kernel
 def nearest(
-    start: int, stop: int, keys: Ascending, whole: Int1, real: Double1, spans: Int2, far: Double1
+    start: int, stop: int, keys: Ascending, integers: Int1, real: Double1, spans: Int2, far: Double1
 ) -> None:
     """Narrow the spans of the queries from `start` to `stop` to their nearest keys.
 
@@ -120,7 +120,7 @@ def nearest(
     """
     guess = 0
     for q in range(start, stop):
-        if len(keys.whole) > 0:
-            guess = _narrow(keys.whole, whole[q], q, guess, spans, _apart_whole, far)
+        if len(keys.integers) > 0:
+            guess = _narrow(keys.integers, integers[q], q, guess, spans, _apart_whole, far)
         else:
             guess = _narrow(keys.real, real[q], q, guess, spans, _apart, far)

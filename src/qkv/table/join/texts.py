@@ -1,4 +1,4 @@
-"""Fuzzy columns: which texts of two tables are alike enough, and how alike."""
+"""Fuzzy columns: pairs of texts of two tables that are similar enough, and their ratios."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qkv.table.join.candidates import Candidates, groups, spans_of
 
 #: Left rows that are compared at once, and the pairs for which each has room at first.
 _ROWS, _ROOM = 4096, 64
-#: Letters with a bit of their own in each of both words; rarer ones share them.
+#: Letters with a separate bit in each of both words; rarer ones share bits.
 _ONCE, _OFTEN = 64, 32
 
 
@@ -58,8 +58,8 @@ class Alphabet(NamedTuple):
         if not len(self.points):
             return np.zeros(len(texts.points), np.int32)
         places = np.minimum(np.searchsorted(self.points, texts.points), len(self.points) - 1)
-        known = self.points[places] == texts.points
-        return np.where(known, self.numbers[places], np.int32(len(self.points)))
+        is_known = self.points[places] == texts.points
+        return np.where(is_known, self.numbers[places], np.int32(len(self.points)))
 
 
 def _bits(letters: np.ndarray, first: np.ndarray) -> np.ndarray:
@@ -69,7 +69,7 @@ def _bits(letters: np.ndarray, first: np.ndarray) -> np.ndarray:
     inserted: a bit more is a letter more.
     """
     n = len(first) - 1
-    found = np.empty((n, 2), np.int64)
+    bits = np.empty((n, 2), np.int64)
     for start in range(0, n, _ROWS):
         stop = min(start + _ROWS, n)
         part = letters[first[start] : first[stop]].astype(np.int64)
@@ -78,18 +78,18 @@ def _bits(letters: np.ndarray, first: np.ndarray) -> np.ndarray:
         counts = counts.reshape(stop - start, _ONCE)
         often = counts[:, :_OFTEN]
         has = np.stack([counts >= 1, np.concatenate([often >= 2, often >= 3], axis=1)], axis=1)
-        found[start:stop] = np.packbits(has, axis=-1).view(np.int64)[..., 0]
-    return found
+        bits[start:stop] = np.packbits(has, axis=-1).view(np.int64)[..., 0]
+    return bits
 
 
 def _limits(longest: int, cutoff: float) -> np.ndarray:
     """How far apart texts may be, by the length of both: 1 − distance / length ≥ cutoff."""
     lengths = np.arange(longest + 1)
-    known = np.maximum(lengths, 1)
+    positive = np.maximum(lengths, 1)
     most: np.ndarray = np.floor((1.0 - cutoff) * lengths).astype(np.int64)
-    # Rounding may have put it one too low, or one too high.
-    most += (most < lengths) & (1.0 - (most + 1) / known >= cutoff)
-    most -= 1.0 - most / known < cutoff
+    # Rounding may have made it one too low, or one too high.
+    most += (most < lengths) & (1.0 - (most + 1) / positive >= cutoff)
+    most -= 1.0 - most / positive < cutoff
     return most
 
 
@@ -110,23 +110,26 @@ class FuzzyIndex:
         Each weighs exp(−(1 − ratio) / bandwidth).
         """
         letters = self._alphabet.spell(queries)
-        asked = _Asked(queries.first, letters, _bits(letters, queries.first))
+        query = _Query(queries.first, letters, _bits(letters, queries.first))
         bits = np.ascontiguousarray(self._bits[before.right].T)
         limits = _limits(queries.longest + self.texts.longest, cutoff)
         for start in range(0, len(before.left), _ROWS):
             some = before.some(slice(start, start + _ROWS))
-            found = self._find(asked, some, bits, limits, np.full(len(some.left), _ROOM))
-            few = found.count <= _ROOM
-            yield self._kept(queries, some.some(few), found, np.flatnonzero(few), bandwidth)
-            more, counts = some.some(~few), found.count[~few]
+            pairs = self._find(query, some, bits, limits, np.full(len(some.left), _ROOM))
+            few = pairs.count <= _ROOM
+            yield self._within_limits(
+                queries, some.some(few), pairs, np.flatnonzero(few), bandwidth
+            )
+            more, counts = some.some(~few), pairs.count[~few]
             for part in groups(counts):
-                own = more.some(part)
-                found = self._find(asked, own, bits, limits, counts[part])
-                yield self._kept(queries, own, found, np.arange(len(own.left)), bandwidth)
+                batch = more.some(part)
+                pairs = self._find(query, batch, bits, limits, counts[part])
+                everyone = np.arange(len(batch.left))
+                yield self._within_limits(queries, batch, pairs, everyone, bandwidth)
 
     def _find(
         self,
-        asked: _Asked,
+        query: _Query,
         before: Candidates,
         bits: np.ndarray,
         limits: np.ndarray,
@@ -134,48 +137,48 @@ class FuzzyIndex:
     ) -> indel.NearPairs:
         n = len(before.left)
         total = int(room.sum())
-        found = indel.NearPairs(
+        pairs = indel.NearPairs(
             np.cumsum(room) - room,
             room,
             np.zeros(n, np.int64),
             np.empty(total, np.int64),
             np.empty(total, np.int64),
         )
-        words = max(1, -(-int(np.diff(asked.first).max(initial=0)) // indel.WORD))
+        words = max(1, -(-int(np.diff(query.first).max(initial=0)) // indel.WORD))
         indel.compare(
-            indel.Queries(before.left, asked.first, asked.letters, asked.bits, before.spans),
+            indel.Queries(before.left, query.first, query.letters, query.bits, before.spans),
             indel.Candidates(before.right, bits, self.texts.first, self._letters),
             limits,
             self.texts.longest,
-            found,
+            pairs,
             count=n,
             grain=max(1, min(16, n // 8)),
             scratch=indel.Scratch((indel.TILE,), (len(self._alphabet.points) + 1, words), (words,)),
         )
-        return found
+        return pairs
 
-    def _kept(
+    def _within_limits(
         self,
         queries: Texts,
         before: Candidates,
-        found: indel.NearPairs,
+        pairs: indel.NearPairs,
         which: np.ndarray,
         bandwidth: float,
     ) -> Candidates:
         """The pairs found for these left rows, as candidates."""
-        counts, starts = found.count[which], found.start[which]
+        counts, starts = pairs.count[which], pairs.start[which]
         whose, places = Candidates(
             which, np.stack([starts, starts + counts], axis=1), before.right
         ).pairs()
-        right = before.right[found.place[places]]
+        right = before.right[pairs.place[places]]
         lengths = queries.lengths[before.left][whose] + self.texts.lengths[right]
-        logs = -(found.distance[places] / np.maximum(lengths, 1)) / bandwidth
+        logs = -(pairs.distance[places] / np.maximum(lengths, 1)) / bandwidth
         if len(before.logs):
-            logs += before.logs[found.place[places]]
+            logs += before.logs[pairs.place[places]]
         return Candidates(before.left, spans_of(counts), right, logs)
 
 
-class _Asked(NamedTuple):
+class _Query(NamedTuple):
     """The texts of the left table, spelt with the letters of the right."""
 
     first: np.ndarray

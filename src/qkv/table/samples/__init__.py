@@ -1,4 +1,4 @@
-"""Two small tables to ask. They are synthetic: `make.py` makes them up, nobody in them exists."""
+"""Two small sample tables. They are synthetic: `make.py` generates them."""
 
 from __future__ import annotations
 

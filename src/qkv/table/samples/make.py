@@ -1,6 +1,6 @@
-"""Make the sample tables up: `python -m qkv.table.samples.make` writes both anew.
+"""Generate the sample tables: `python -m qkv.table.samples.make` writes both.
 
-Nothing in them is real. Names are drawn from two short lists. Salaries rise with the grade point
+They are synthetic. Names are drawn from two short lists. Salaries rise with the grade point
 average, differ by field and scatter: 30,000 + 11,000 · gpa + field + noise of 4,000 a year.
 """
 
@@ -32,7 +32,7 @@ FIELDS = {"civil": -3000, "mechanical": 0, "electrical": 3000, "software": 8000}
 
 
 def students(count: int = 120) -> Iterable[Sequence[object]]:
-    """Rows of students.csv; one of them is John Doe, who reads psychology."""
+    """Rows of students.csv; one of them is John Doe, whose major is psychology."""
     draw = random.Random(1)
     names = sorted({f"{draw.choice(FIRST)} {draw.choice(LAST)}" for _ in range(2 * count)})
     names = [*draw.sample(names, count - 1), "John Doe"]

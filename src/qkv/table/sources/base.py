@@ -1,4 +1,4 @@
-"""What every source offers: its columns, and readings of its rows in Arrow batches."""
+"""The interface of every source: its columns, and scans of its rows in Arrow batches."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Where: TypeAlias = Condition | pc.Expression | None
 
 
 def _literal(value: Any) -> pa.Scalar:
-    wide = isinstance(value, int) and value >= 2**63
-    return pa.scalar(value, pa.uint64()) if wide else pa.scalar(value)
+    is_wide = isinstance(value, int) and value >= 2**63
+    return pa.scalar(value, pa.uint64()) if is_wide else pa.scalar(value)
 
 
 def _one_of(column: pc.Expression, values: list[Any]) -> pc.Expression:
     # For null, Arrow's isin says no and SQL does not know; the first comparison puts that right.
-    wide = any(isinstance(value, int) and value >= 2**63 for value in values)
-    among = pa.array(both_zeros(values), pa.uint64() if wide else None)
+    is_wide = any(isinstance(value, int) and value >= 2**63 for value in values)
+    among = pa.array(both_zeros(values), pa.uint64() if is_wide else None)
     return (column == among[0]) | column.isin(among)
 
 
@@ -46,7 +46,7 @@ _ARROW = Dialect(
 
 
 class Request(NamedTuple):
-    """What a reading is wanted for."""
+    """What a scan must deliver."""
 
     columns: list[str]  # keys and values
     whole_rows: bool  # whether some rows will be shown with all their columns
@@ -59,7 +59,7 @@ class Request(NamedTuple):
 
     @property
     def unused_window(self) -> list[str]:
-        """What a source that cannot skip rows has to say of a window."""
+        """The note of a source that cannot skip rows outside of a window."""
         return ["rows outside the window are read, and weigh nothing"] if self.window else []
 
     def split(self) -> tuple[Condition | None, pc.Expression | None]:
@@ -70,7 +70,7 @@ class Request(NamedTuple):
 
 
 class Scan:
-    """One reading. What can be told of it before it starts stands in `notes`."""
+    """One scan of a source; `notes` describes it before it starts."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class Scan:
         """Something by which :meth:`fetch` finds these rows of the batch just read."""
         return as_python(batch.take(pa.array(rows, pa.int64())))
 
-    def fetch(self, kept: list[Any]) -> list[dict[str, Any]]:
+    def fetch(self, places: list[Any]) -> list[dict[str, Any]]:
         """The rows that were kept, with all their columns."""
-        return kept
+        return places
 
 
 class Part(NamedTuple):
@@ -146,7 +146,7 @@ class Source(ABC):
 
 
 def numbered(names: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Names of columns, each once: those that repeat get numbers, and are told beside."""
+    """Names of columns, each once: repeated ones get numbers, and are returned as a mapping."""
     count = Counter(names)
     repeated: dict[str, list[str]] = {name: [] for name, times in count.items() if times > 1}
     unique = []
@@ -181,11 +181,11 @@ def as_python(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 def filtered(
     batches: Iterable[pa.RecordBatch], columns: list[str], where: Where
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a source that selects nothing by itself."""
+    """Filter the batches of a source that has no pushdown."""
     expression = arrow_filter(where)
     for batch in batches:
-        whole = _without_views(batch)
-        chosen = whole if expression is None else whole.filter(expression)
+        plain = _without_views(batch)
+        chosen = plain if expression is None else plain.filter(expression)
         yield chosen.select(columns)
 
 

@@ -11,7 +11,7 @@ from qkv.optional_dependencies import require
 from qkv.table.sources.base import Part, Request, Scan, Source, numbered
 from qkv.table.sources.stream import MemoryTable, pandas_field, pandas_frame
 
-#: Rows that tell the types of columns that Dask knows nothing of, such as vectors.
+#: Rows from which types are inferred that Dask does not know, such as vectors.
 _LOOK = 20
 
 

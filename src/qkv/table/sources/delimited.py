@@ -27,8 +27,8 @@ from qkv.table.sources.dialect import (
     sniff,
 )
 from qkv.table.sources.duck import Relation, first_line
+from qkv.table.sources.file_states import FileStates
 from qkv.table.sources.named import column_named
-from qkv.table.sources.unchanged import FileStates
 
 #: Types that hold all that others hold, the widest last.
 _WIDER = [("BIGINT", "HUGEINT", "DOUBLE"), ("DATE", "TIMESTAMP")]
@@ -59,16 +59,16 @@ def open_delimited(
         if column not in schema:
             raise ValueError(f"csv['types'] names column {column!r}, which is not there")
     folders = [_folders(path, root) for path in paths]
-    for told in folders:
-        for name in told:
-            whole = all(own.get(name, "0").lstrip("-").isdecimal() for own in folders)
-            schema.setdefault(name, "BIGINT" if whole else "VARCHAR")
+    for folder in folders:
+        for name in folder:
+            all_integers = all(each.get(name, "0").lstrip("-").isdecimal() for each in folders)
+            schema.setdefault(name, "BIGINT" if all_integers else "VARCHAR")
     files = [_File(*each) for each in zip(map(str, paths), dialects, folders, strict=True)]
     return Csv(files, schema, copies)
 
 
 class _File(NamedTuple):
-    """One of the files, how it is written, and what its folders say of its rows."""
+    """One of the files, its dialect, and the columns that its folders give."""
 
     path: str
     dialect: Dialect
@@ -84,7 +84,7 @@ class Csv(Relation):
 
     def __init__(self, files: list[_File], columns: dict[str, str], copies: _Copies) -> None:
         connection = _connection()
-        readable = [copies.in_utf8(Path(own.path), own.dialect.encoding) for own in files]
+        readable = [copies.in_utf8(Path(file.path), file.dialect.encoding) for file in files]
 
         def relation() -> Any:
             return _together(connection.cursor(), files, readable, columns)
@@ -92,16 +92,16 @@ class Csv(Relation):
         super().__init__(relation(), relation)
         self._copies = copies  # for as long as they are read
         self._files, self._columns = files, columns
-        dialects = [own.dialect for own in files]
+        dialects = [file.dialect for file in files]
         self.description = f"CSV, {len(dialects):,} file" + ("s" if len(dialects) != 1 else "")
-        self.repeated = {name: new for own in dialects for name, new in own.repeated.items()}
+        self.repeated = {name: new for file in dialects for name, new in file.repeated.items()}
         for place, field in enumerate(self.schema):
             if columns[field.name] == "NULL":
                 self.schema = self.schema.set(place, pa.field(field.name, pa.null()))
-        said = list(dict.fromkeys(map(str, dialects)))
-        held = ", ".join(f"{name} {_said(type)}" for name, type in columns.items())
-        self.notes = [f"CSV is read with {how}" for how in said[:3]]
-        self.notes.append(f"columns hold {held}; empty cells are missing")
+        descriptions = list(dict.fromkeys(map(str, dialects)))
+        types = ", ".join(f"{name} {_type_name(type)}" for name, type in columns.items())
+        self.notes = [f"CSV is read with {description}" for description in descriptions[:3]]
+        self.notes.append(f"columns hold {types}; empty cells are missing")
 
     def scan(self, request: Request) -> Scan:
         scan = super().scan(request)
@@ -109,13 +109,13 @@ class Csv(Relation):
         return scan
 
     def parts(self, request: Request) -> list[Part]:
-        states = FileStates(fs.LocalFileSystem(), [own.path for own in self._files])
+        states = FileStates(fs.LocalFileSystem(), [file.path for file in self._files])
         return [
             Part(
-                CsvPart(own, self._columns, self.schema, states.of([own.path])),
-                repr(Path(own.path).name),
+                CsvPart(file, self._columns, self.schema, states.of([file.path])),
+                repr(Path(file.path).name),
             )
-            for own in self._files
+            for file in self._files
         ]
 
     def _refusal(self, error: Exception) -> str:
@@ -123,7 +123,7 @@ class Csv(Relation):
 
 
 class CsvPart(Source):
-    """One of the files, to be read by another process with the types that all of them told."""
+    """One of the files, to be read by another process with the types of all files."""
 
     description = "a CSV file"
 
@@ -139,17 +139,19 @@ class CsvPart(Source):
 
 
 def _reason(error: Exception) -> str:
-    """Where in a file something could not be read, and what may be said to help it."""
+    """Where in a file something could not be read, and which option may help."""
     lines = [line.strip() for line in str(error).strip().split("\n")]
-    told = [line for line in lines if not line.startswith(("Original Line", "Possible", "*"))][:2]
-    if any("csv={" in line for line in told):
-        return told[0]
-    help = "csv={'types': …}" if any("onver" in line for line in told) else "csv={…}"
-    return f"{' '.join(told)}; {help} says how to read it"
+    reasons = [line for line in lines if not line.startswith(("Original Line", "Possible", "*"))][
+        :2
+    ]
+    if any("csv={" in line for line in reasons):
+        return reasons[0]
+    help = "csv={'types': …}" if any("onver" in line for line in reasons) else "csv={…}"
+    return f"{' '.join(reasons)}; {help} says how to read it"
 
 
-def _said(type: str) -> str:
-    return {own: name for name, own in TYPES.items()}.get(type, type.lower())
+def _type_name(type: str) -> str:
+    return {duckdb_type: name for name, duckdb_type in TYPES.items()}.get(type, type.lower())
 
 
 def _unified(dialects: list[tuple[str, Dialect]]) -> dict[str, str]:
@@ -158,22 +160,23 @@ def _unified(dialects: list[tuple[str, Dialect]]) -> dict[str, str]:
     first: dict[str, str] = {}  # the file that told
     for file, dialect in dialects:
         for name, type in dialect.columns.items():
-            known = columns.get(name, "NULL")
-            wider = [own for own in _WIDER if {known, type} <= set(own)]
-            if known in ("NULL", type):
+            type_so_far = columns.get(name, "NULL")
+            wider = [types for types in _WIDER if {type_so_far, type} <= set(types)]
+            if type_so_far in ("NULL", type):
                 columns[name], first[name] = type, file
             elif wider:
-                columns[name] = max(known, type, key=wider[0].index)
+                columns[name] = max(type_so_far, type, key=wider[0].index)
             elif type != "NULL":
                 raise ValueError(
-                    f"column {name!r} holds {_said(known)} in {first[name]!r} and {_said(type)} in "
-                    f"{file!r}; csv={{'types': {{{name!r}: 'text'}}}} reads both"
+                    f"column {name!r} holds {_type_name(type_so_far)} in {first[name]!r} and "
+                    f"{_type_name(type)} in {file!r}; csv={{'types': {{{name!r}: 'text'}}}} reads "
+                    "both"
                 )
     return columns
 
 
 def _folders(path: Path, root: Path) -> dict[str, str]:
-    """What the folders on the way to a file say of all its rows, as Hive writes it."""
+    """Hive partition columns: those that the folders on the path to a file give."""
     if path == root:
         return {}
     parts = [part.partition("=") for part in path.relative_to(root).parts[:-1]]
@@ -193,31 +196,31 @@ def _together(
     duckdb = require("duckdb", "table")
     parts = []
     named = zip(readable, files, strict=True)
-    for (_, told), group in groupby(
-        named, key=lambda own: (read_options(own[1].dialect), own[1].folders)
+    for (_, partition), group in groupby(
+        named, key=lambda file: (read_options(file[1].dialect), file[1].folders)
     ):
-        alike = [(path, own.dialect) for path, own in group]
-        dialect = alike[0][1]
-        held = {
+        same = [(path, file.dialect) for path, file in group]
+        dialect = same[0][1]
+        types = {
             name: "VARCHAR" if type == "NULL" else columns[name]
             for name, type in dialect.columns.items()
         }
-        # DuckDB rounds 1.5 where integers are read: integers that might end are looked at first.
+        # DuckDB rounds 1.5 where integers are read: columns of integers are checked first.
         watched = {
             name
-            for name, type in held.items()
-            if type in ("BIGINT", "HUGEINT") and any(own.goes_on for _, own in alike)
+            for name, type in types.items()
+            if type in ("BIGINT", "HUGEINT") and any(dialect.goes_on for _, dialect in same)
         }
-        types = held | dict.fromkeys(watched, "VARCHAR")
+        types = types | dict.fromkeys(watched, "VARCHAR")
         options = read_options(dialect) | {"columns": types}
-        relation = connection.read_csv([one_file(path) for path, _ in alike], **options)
+        relation = connection.read_csv([one_file(path) for path, _ in same], **options)
         chosen = [
             (
                 _whole_number(name, dialect)
                 if name in watched
                 else column_named(name)
-                if name in held
-                else duckdb.ConstantExpression(told.get(name))
+                if name in types
+                else duckdb.ConstantExpression(partition.get(name))
             )
             .cast("VARCHAR" if type == "NULL" else type)
             .alias(name)
@@ -243,13 +246,13 @@ def _whole_number(name: str, dialect: Dialect) -> Any:
         text,
         value(f", which csv={{'types': {{{name!r}: 'number'}}}} or 'text' reads"),
     )
-    whole = call("regexp_full_match", text, value(r"\s*[+-]?\d+\s*"))
-    known = duckdb.CaseExpression(whole, text).when(text.isnull(), value(None))
-    return known.otherwise(call("error", refusal))
+    is_integer = call("regexp_full_match", text, value(r"\s*[+-]?\d+\s*"))
+    checked = duckdb.CaseExpression(is_integer, text).when(text.isnull(), value(None))
+    return checked.otherwise(call("error", refusal))
 
 
 class _Copies:
-    """Files in other encodings, as UTF-8 in a folder that goes when nobody needs it."""
+    """Files in other encodings, as UTF-8 in a temporary folder."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None

@@ -1,4 +1,4 @@
-"""How a CSV file is written: found by DuckDB's sniffer and a look at the first cells, or given."""
+"""The dialect of a CSV file: given, or detected by DuckDB's sniffer and from the first cells."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pyarrow.csv
 from qkv.table.sources.base import numbered
 from qkv.table.sources.named import column_named
 
-#: What `csv=` may say.
+#: The options of `csv=`.
 OPTIONS = ("delimiter", "quote", "encoding", "decimal", "thousands", "types")
-#: Types of columns, as people say them.
+#: Types of columns, by their everyday names.
 TYPES = {
     "text": "VARCHAR",
     "integer": "BIGINT",
@@ -30,7 +30,7 @@ TYPES = {
     "timestamp": "TIMESTAMP",
     "zoned timestamp": "TIMESTAMP WITH TIME ZONE",
 }
-#: Rows from which types are told; bytes from which the encoding is.
+#: Rows from which types are detected; bytes from which the encoding is.
 SAMPLE_ROWS, _SAMPLE_BYTES = 20_480, 2**26
 
 _BLOCK, _ENCODED_BLOCK = 2**16, 2**20
@@ -56,7 +56,7 @@ _ARROW_TYPES = {
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one file is written, and what its columns hold."""
+    """The dialect of one file, and the types of its columns."""
 
     delimiter: str
     quote: str
@@ -82,14 +82,14 @@ class Dialect:
 
 
 def check_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What `csv=` says, checked."""
+    """The options in `csv=`, checked."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         raise TypeError(f"csv must be a mapping of {', '.join(OPTIONS)}; got {given!r}")
     for name, value in given.items():
         if name not in OPTIONS:
-            raise ValueError(f"csv must say {', '.join(OPTIONS)}; got {name!r}")
+            raise ValueError(f"csv must have the keys {', '.join(OPTIONS)}; got {name!r}")
         if name in ("delimiter", "quote", "decimal", "thousands") and (
             not isinstance(value, str) or len(value) > (4 if name == "delimiter" else 1)
         ):
@@ -131,28 +131,28 @@ def encoding_of(path: Path) -> str:
 def sniff(
     connection: Any, path: str, encoding: str, options: Mapping[str, Any], needed: list[str]
 ) -> Dialect:
-    """How this file, by now in UTF-8, is written.
+    """The dialect of this file, which is in UTF-8 by now.
 
-    Columns that nobody needs and whose first cells are all empty are taken for text; of the
-    others, the first cells that are not empty tell.
+    Columns that are not needed and whose first cells are all empty are read as text; the types of
+    the others are detected from the first cells that are not empty.
     """
     if "delimiter" not in options:
         options = {**options, "delimiter": _delimiter(path, options.get("quote", '"'))}
-    found = _sniffed(connection, path, options)
-    texts, goes_on = _texts(connection, path, found)
+    dialect = _sniffed(connection, path, options)
+    texts, goes_on = _texts(connection, path, dialect)
     if "decimal" not in options and "thousands" not in options:
-        decimal, thousands = _number_format(texts, found)
+        decimal, thousands = _number_format(texts, dialect)
         if (decimal, thousands) != (".", ""):
-            marks = {"delimiter": found.delimiter, "decimal": decimal, "thousands": thousands}
-            found = _sniffed(connection, path, {**options, **marks})
-    types = dict(found.columns)
+            marks = {"delimiter": dialect.delimiter, "decimal": decimal, "thousands": thousands}
+            dialect = _sniffed(connection, path, {**options, **marks})
+    types = dict(dialect.columns)
     for name in types:
         if name in needed and not texts[name]:
-            types[name] = _type_further_on(connection, path, found, name)
+            types[name] = _type_further_on(connection, path, dialect, name)
     for name, type in dict(options.get("types", {})).items():
         if name in types:
             types[name] = TYPES[type]
-    return replace(found, columns=types, encoding=encoding, goes_on=goes_on)
+    return replace(dialect, columns=types, encoding=encoding, goes_on=goes_on)
 
 
 def read_options(dialect: Dialect, all_text: bool = False) -> dict[str, Any]:
@@ -188,31 +188,34 @@ def _sniffed(connection: Any, path: str, options: Mapping[str, Any]) -> Dialect:
         "skip": 0,
     }
     chosen = {name: value for name, value in settings.items() if value not in (None, "")}
-    (told,) = connection.execute(
+    (detected,) = connection.execute(
         f"SELECT Delimiter, Columns, DateFormat, TimestampFormat "
         f"FROM sniff_csv(?, header=true, {', '.join(f'{name}=?' for name in chosen)})",
         [one_file(path), *chosen.values()],
     ).fetchall()
-    names, repeated = numbered(_header(path, told[0], quote, len(told[1])))
-    if len(names) != len(told[1]):
-        names, repeated = [column["name"] for column in told[1]], {}
+    names, repeated = numbered(_header(path, detected[0], quote, len(detected[1])))
+    if len(names) != len(detected[1]):
+        names, repeated = [column["name"] for column in detected[1]], {}
     odd = next((name for name in names if "\0" in name), None)
     if odd is not None:  # Arrow would take such a name to end there
         raise ValueError(f"{path} names column {odd!r:.80}, which holds a NUL byte; is it text?")
     return Dialect(
-        delimiter=told[0],
+        delimiter=detected[0],
         quote=quote,
         decimal=options.get("decimal") or ".",
         thousands=options.get("thousands") or "",
         encoding="utf-8",
-        dates=told[2] or "",
-        timestamps=told[3] or "",
-        columns={name: _known(own["type"]) for name, own in zip(names, told[1], strict=True)},
+        dates=detected[2] or "",
+        timestamps=detected[3] or "",
+        columns={
+            name: _supported_type(column["type"])
+            for name, column in zip(names, detected[1], strict=True)
+        },
         repeated=repeated,
     )
 
 
-def _known(type: str) -> str:
+def _supported_type(type: str) -> str:
     """A type that is read here; integers of any length as those of 38 digits."""
     if type == "BIGNUM":
         return "HUGEINT"
@@ -298,8 +301,8 @@ def _number_format(texts: dict[str, list[str]], dialect: Dialect) -> tuple[str, 
 def _type_further_on(connection: Any, path: str, dialect: Dialect, name: str) -> str:
     """What the first cells of this column hold that are not empty; NULL if all are."""
     relation = connection.read_csv(one_file(path), **read_options(dialect, all_text=True))
-    own = column_named(name)
-    cells = relation.filter(own.isnotnull()).select(own).limit(SAMPLE_ROWS).to_arrow_table()
+    column = column_named(name)
+    cells = relation.filter(column.isnotnull()).select(column).limit(SAMPLE_ROWS).to_arrow_table()
     if len(cells) == 0:
         return "NULL"
     texts = {name: cells.column(0).unique().to_pylist()}

@@ -34,13 +34,13 @@ def open_duckdb(path: Path, table: str | None, sql: str | None) -> Source:
                 continue
             raise ValueError(f"DuckDB cannot answer {query!r}: {first_line(error)}") from error
         if relation is not None:
-            source = Relation(relation, partial(_asked, connection, query))
+            source = Relation(relation, partial(_queried, connection, query))
             source.files = [str(path)]
             return source
     raise ValueError(f"sql must be a query that gives rows; got {queries[-1]!r}")
 
 
-def _asked(connection: Any, query: str) -> Any:
+def _queried(connection: Any, query: str) -> Any:
     return connection.cursor().sql(query)
 
 
@@ -49,7 +49,7 @@ def open_parquet(path: Path, names: list[str]) -> Source:
     duckdb = require("duckdb", "table")
     relation = duckdb.connect().read_parquet(str(path))
     columns = map(column_named, relation.columns)
-    chosen = (own.alias(name) for own, name in zip(columns, names, strict=True))
+    chosen = (column.alias(name) for column, name in zip(columns, names, strict=True))
     source = Relation(relation.select(*chosen))
     source.files = [str(path)]
     return source
@@ -66,7 +66,7 @@ class Relation(Source):
     description = "DuckDB"
 
     def __init__(self, relation: Any, again: Callable[[], Any] | None = None) -> None:
-        """`again` gives the relation on a connection of its own, which serves one reading."""
+        """`again` makes the relation on a new connection, for one scan."""
         self._again = again or (lambda: relation)
         self.schema = relation.limit(0).to_arrow_table().schema
 

@@ -25,10 +25,10 @@ from qkv.table.sources.base import (
     filtered,
     numbered,
 )
-from qkv.table.sources.damaged import REFUSALS, readable
 from qkv.table.sources.delimited import open_delimited
 from qkv.table.sources.duck import open_parquet
-from qkv.table.sources.unchanged import FileStates
+from qkv.table.sources.file_states import FileStates
+from qkv.table.sources.read_errors import READ_ERRORS, readable
 
 #: How files are read, by the end of their name.
 FORMATS = {
@@ -71,7 +71,7 @@ def open_files(path: Path, csv: Mapping[str, Any] | None, needed: list[str]) -> 
                 source.repeated = repeated
                 return source
         return open_dataset(_dataset(path, kind))
-    except (*REFUSALS, pa.ArrowNotImplementedError, OSError) as error:
+    except (*READ_ERRORS, pa.ArrowNotImplementedError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path.name!r} cannot be read as {kind}: {reason}") from error
 
@@ -80,22 +80,22 @@ def _dataset(path: Path, kind: str) -> ds.Dataset:
     """The files as a dataset that has the columns of all of them."""
     dataset = ds.dataset(path, format=kind, partitioning="hive")
     schema = dataset.schema
-    told: dict[str, str] = {}  # by column: the file that told its type
+    origin: dict[str, str] = {}  # by column: the file that told its type
     for fragment in dataset.get_fragments():
-        own, file = fragment.physical_schema.remove_metadata(), Path(fragment.path).name
-        for column in own:
-            if column.name in told or column.name not in schema.names:
+        file_schema, file = fragment.physical_schema.remove_metadata(), Path(fragment.path).name
+        for column in file_schema:
+            if column.name in origin or column.name not in schema.names:
                 try:
                     schema = pa.unify_schemas(
                         [schema, pa.schema([column])], promote_options="permissive"
                     )
                 except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-                    known = schema.field(column.name).type
+                    type = schema.field(column.name).type
                     raise ValueError(
-                        f"column {column.name!r} is {known} in {told[column.name]!r} and "
+                        f"column {column.name!r} is {type} in {origin[column.name]!r} and "
                         f"{column.type} in {file!r}, which no type can hold"
                     ) from error
-            told.setdefault(column.name, file)
+            origin.setdefault(column.name, file)
     if schema.equals(dataset.schema):
         return dataset
     return ds.dataset(path, schema=schema, format=kind, partitioning="hive")
@@ -165,7 +165,7 @@ class Files(Source):
             ).to_batches()
 
     def _validated(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Arrow's own format lies in a file as in memory: what points outside would be followed."""
+        """Arrow IPC is read without parsing, so that corrupt offsets must be detected first."""
         for batch in self._batches(columns=columns):
             with self._readable():
                 batch.validate(full=True)
@@ -188,7 +188,7 @@ def _file_part(dataset: ds.FileSystemDataset, fragment: ds.FileFragment) -> Part
 
 
 class _Piece(NamedTuple):
-    """Some fragments of a dataset, as they travel: Arrow's own open the file to be pickled."""
+    """Some fragments of a dataset, picklable: Arrow's own would open the file for that."""
 
     #: Path, what is known of all its rows, and row groups where there are any.
     fragments: list[tuple[str, pc.Expression, list[int] | None]]
@@ -198,20 +198,24 @@ class _Piece(NamedTuple):
 
     @classmethod
     def of(cls, dataset: ds.FileSystemDataset, fragments: list[ds.FileFragment]) -> _Piece:
-        told: list[tuple[str, pc.Expression, list[int] | None]] = [
-            (own.path, own.partition_expression, [group.id for group in own.row_groups])
-            if isinstance(own, ds.ParquetFileFragment)
-            else (own.path, own.partition_expression, None)
-            for own in fragments
+        pieces: list[tuple[str, pc.Expression, list[int] | None]] = [
+            (
+                fragment.path,
+                fragment.partition_expression,
+                [group.id for group in fragment.row_groups],
+            )
+            if isinstance(fragment, ds.ParquetFileFragment)
+            else (fragment.path, fragment.partition_expression, None)
+            for fragment in fragments
         ]
-        return cls(told, dataset.schema, dataset.format, dataset.filesystem)
+        return cls(pieces, dataset.schema, dataset.format, dataset.filesystem)
 
     def opened(self) -> list[ds.FileFragment]:
         return [
-            self.format.make_fragment(path, self.filesystem, told)
+            self.format.make_fragment(path, self.filesystem, partition)
             if groups is None
-            else self.format.make_fragment(path, self.filesystem, told, row_groups=groups)
-            for path, told, groups in self.fragments
+            else self.format.make_fragment(path, self.filesystem, partition, row_groups=groups)
+            for path, partition, groups in self.fragments
         ]
 
     def dataset(self) -> ds.FileSystemDataset:
@@ -257,9 +261,9 @@ class Parquet(Source):
         for place, count in enumerate(counts):
             rows += count
             if rows >= least or place == len(counts) - 1:
-                own = groups[start : place + 1]
-                piece = _Piece.of(dataset, own)
-                files = list(dict.fromkeys(group.path for group in own))
+                part_groups = groups[start : place + 1]
+                piece = _Piece.of(dataset, part_groups)
+                files = list(dict.fromkeys(group.path for group in part_groups))
                 name = ", ".join(repr(Path(file).name) for file in files[:3])
                 more = f" and {len(files) - 3:,} files more" if len(files) > 3 else ""
                 parts.append(Part(ParquetPart(piece, states.of(files)), name + more, rows))
@@ -272,15 +276,15 @@ class Parquet(Source):
         """The dataset, the row groups that may hold rows of weight, and how many there are."""
         where = arrow_filter(request.where)
         outside = arrow_filter(request.window)
-        kept = where if outside is None else outside if where is None else where & outside
+        remaining = where if outside is None else outside if where is None else where & outside
         groups, total = [], 0
         dataset = (
             self._dataset if where is not None else _with_categories(self._dataset, request.by)
         )
         for fragment in dataset.get_fragments():
             total += len(fragment.row_groups)
-        for fragment in dataset.get_fragments(filter=kept):
-            groups += fragment.split_by_row_group(filter=kept, schema=dataset.schema)
+        for fragment in dataset.get_fragments(filter=remaining):
+            groups += fragment.split_by_row_group(filter=remaining, schema=dataset.schema)
         return dataset, groups, total
 
 
@@ -303,11 +307,11 @@ class ParquetPart(Source):
 def _with_categories(dataset: ds.Dataset, columns: tuple[str, ...]) -> ds.Dataset:
     """The same dataset with texts as the categories that Parquet keeps, quicker to group by."""
     schema, partitions = dataset.schema, [f.partition_expression for f in dataset.get_fragments()]
-    known = {name for each in partitions for name in ds.get_partition_keys(each)}
+    partition_keys = {name for each in partitions for name in ds.get_partition_keys(each)}
     texts = [
         name
         for name in columns
-        if name not in known and kind_of(schema.field(name).type) is Kind.TEXT
+        if name not in partition_keys and kind_of(schema.field(name).type) is Kind.TEXT
     ]
     if not texts:
         return dataset
@@ -357,20 +361,20 @@ class _ParquetScan(Scan):
     def keep(self, batch: pa.RecordBatch, rows: list[int]) -> list[Any]:
         return [(self._place, self._offset + row) for row in rows]
 
-    def fetch(self, kept: list[Any]) -> list[dict[str, Any]]:
-        wanted: dict[tuple[str, int], list[int]] = {}
-        for place, row in kept:
-            wanted.setdefault(place, []).append(row)
-        fragments = [group for group in self._fragments if _place(group) in wanted]
-        found: dict[tuple[Any, int], dict[str, Any]] = {}
-        offsets = dict.fromkeys(wanted, 0)
+    def fetch(self, places: list[Any]) -> list[dict[str, Any]]:
+        rows_by_group: dict[tuple[str, int], list[int]] = {}
+        for place, row in places:
+            rows_by_group.setdefault(place, []).append(row)
+        fragments = [group for group in self._fragments if _place(group) in rows_by_group]
+        records: dict[tuple[Any, int], dict[str, Any]] = {}
+        offsets = dict.fromkeys(rows_by_group, 0)
         for place, batch in self._scan(fragments, list(self._dataset.schema.names)):
             first = offsets[place]
             offsets[place] += len(batch)
-            here = [row for row in wanted[place] if first <= row < first + len(batch)]
-            taken = batch.take(pa.array([row - first for row in here], pa.int64()))
-            found.update(zip(((place, row) for row in here), as_python(taken), strict=True))
-        return [found[token] for token in kept]
+            here = [row for row in rows_by_group[place] if first <= row < first + len(batch)]
+            selected = batch.take(pa.array([row - first for row in here], pa.int64()))
+            records.update(zip(((place, row) for row in here), as_python(selected), strict=True))
+        return [records[token] for token in places]
 
     def _scan(
         self, fragments: list[ds.ParquetFileFragment], columns: list[str]

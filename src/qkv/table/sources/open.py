@@ -1,4 +1,4 @@
-"""Which kind of source something is."""
+"""Open whatever users pass as a source."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from qkv.table.where import (
     both,
 )
 
-#: NUMERIC that says nothing of its digits: half of the widest decimal on either side of the point.
+#: NUMERIC without declared digits: half of the widest decimal on either side of the point.
 _UNDECLARED = pa.decimal256(76, 38)
 #: Digits of the widest decimal of 128 bits.
 _WIDEST = 38
@@ -79,37 +79,37 @@ class Postgres(Source):
         text = f"SELECT {chosen} FROM ({self._query}\n) AS source ({named})"
         if condition is not None:
             text += f" WHERE {_sql(condition, values)}"
-        wanted = self.columns_for(request)
-        notes = [f"PostgreSQL is asked: {text}"]
+        requested = self.columns_for(request)
+        notes = [f"PostgreSQL query: {text}"]
         if self._range is None:
             notes.append("PostgreSQL plans:\n" + self._explain(text, values))
-        return Scan(self._stream(text, values, wanted, later), columns, notes)
+        return Scan(self._stream(text, values, requested, later), requested, notes)
 
     def parts(self, request: Request) -> list[Part]:
-        whole = [Part(self, "PostgreSQL")]
+        single = [Part(self, "PostgreSQL")]
         if not self._is_table:
-            return whole
-        found = self._ask(_INDEXED, (self._query.removeprefix("SELECT * FROM "),))
-        if not found or found[0][0] not in self.schema.names:
-            return whole
-        key, rows = found[0]
+            return single
+        indexed = self._ask(_INDEXED, (self._query.removeprefix("SELECT * FROM "),))
+        if not indexed or indexed[0][0] not in self.schema.names:
+            return single
+        key, rows = indexed[0]
         ((low, high),) = self._ask(
             f"SELECT min({quoted(key)}), max({quoted(key)}) FROM ({self._query}) t"
         )
         if low is None:
-            return whole
-        rows = high - low + 1 if rows < 0 else rows  # nobody has counted them yet
+            return single
+        rows = high - low + 1 if rows < 0 else rows  # the server has no count yet
         number = int(min(-(-rows // base.PART_ROWS), high - low + 1, base.MOST_PARTS))
         edges = [low + (high - low + 1) * place // number for place in range(1, number)]
         parts: list[Part] = []
         for start, stop in zip([None, *edges], [*edges, None], strict=True):
-            own = copy.copy(self)
+            ranged = copy.copy(self)
             below = None if stop is None else Compare(key, "<", stop)
-            # The first part has what came below the least meanwhile, and rows without the key.
-            own._range = below if start is None else both(Compare(key, ">=", start), below)
+            # The first part includes rows inserted below the minimum since, and rows without a key.
+            ranged._range = below if start is None else both(Compare(key, ">=", start), below)
             if start is None and below is not None:
-                own._range = Or(below, Missing(key))
-            parts.append(Part(own, f"PostgreSQL, {own._range or 'all rows'}"))
+                ranged._range = Or(below, Missing(key))
+            parts.append(Part(ranged, f"PostgreSQL, {ranged._range or 'all rows'}"))
         return parts
 
     def _ask(self, text: str, values: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
@@ -163,7 +163,7 @@ class Postgres(Source):
         return self._tried(lambda: dbapi.connect(self._uri, autocommit=True))
 
     def _tried(self, action: Any) -> Any:
-        """What the action gives; the server's own words in one line where it refuses."""
+        """The result of the action; the server's error in one line where it fails."""
         manager = require("adbc_driver_manager", "table")
         try:
             return action()
@@ -177,7 +177,7 @@ def without_secrets(text: str, address: str) -> str:
     """The text without the address and its password, however they are quoted there."""
     parts = urlsplit(address)
     secrets = [address, parts.password or "", *parse_qs(parts.query).get("password", [])]
-    for secret in [own for each in secrets for own in (each, unquote(each)) if own]:
+    for secret in [spelling for each in secrets for spelling in (each, unquote(each)) if spelling]:
         text = text.replace(secret, "…")
     return text
 
@@ -193,8 +193,8 @@ def _decimal(field: pa.Field) -> pa.DataType:
     precision, scale = declared >> 16, declared & 0x7FF
     if declared < 0 or not scale <= precision <= _UNDECLARED.precision:
         return _UNDECLARED
-    wide = precision > _WIDEST
-    return pa.decimal256(precision, scale) if wide else pa.decimal128(precision, scale)
+    is_wide = precision > _WIDEST
+    return pa.decimal256(precision, scale) if is_wide else pa.decimal128(precision, scale)
 
 
 def _digits(texts: pa.Array, type: pa.DataType, column: str) -> pa.Array:

@@ -83,11 +83,11 @@ def pandas_frame(frame: Any, schema: pa.Schema | None = None) -> MemoryTable:
     schema = schema or pa.schema([pandas_field(frame, name) for name in names])
 
     def stream(columns: list[str]) -> Iterator[pa.RecordBatch]:
-        wanted = pa.schema([schema.field(name) for name in columns])
+        schema_read = pa.schema([schema.field(name) for name in columns])
         for start in range(0, len(frame), BATCH_ROWS):
             # Sliced first: columns that are chosen are copied. Threads cost more than they save.
             part = frame.iloc[start : start + BATCH_ROWS][columns]
-            yield pa.RecordBatch.from_pandas(part, wanted, preserve_index=False, nthreads=1)
+            yield pa.RecordBatch.from_pandas(part, schema_read, preserve_index=False, nthreads=1)
 
     return MemoryTable("pandas DataFrame", schema, stream, len(frame), repeated)
 

@@ -1,1 +1,1 @@
-"""Pairs of sentences: read, cut into pieces, held out, and put into batches."""
+"""Pairs of sentences: reading, tokenization, held-out pairs, batches."""

@@ -1,4 +1,4 @@
-"""Sentences of about one length together, so that little of a batch is padding."""
+"""Batches of sentences of similar lengths, so that there is little padding."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Batch(NamedTuple):
 
     source: Tensor  # (batch, s)
     lengths: Tensor  # (batch,), of the sources
-    read: Tensor  # (batch, t): BEGIN, then the target: what the decoder is given
-    wanted: Tensor  # (batch, t): the target, then END: what it should say
+    inputs: Tensor  # (batch, t): BEGIN, then the target: input of the decoder
+    labels: Tensor  # (batch, t): the target, then END: its expected output
 
     def to(self, device: torch.device) -> Batch:
         return Batch(*(part.to(device) for part in self))
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     @property
     def tokens(self) -> int:
         """How many target tokens there are to predict."""
-        return int((self.wanted != PAD).sum())
+        return int((self.labels != PAD).sum())
 
 
 @dataclass(frozen=True)
@@ -60,28 +60,28 @@ def encode(
     corpus: Corpus, source: Vocabulary, target: Vocabulary, max_length: int
 ) -> tuple[list[Example], SkippedLines]:
     """The pairs in numbers, without those that are longer than `max_length` pieces."""
-    found, refused = (
+    examples, skipped = (
         [],
-        SkippedLines({reason: list(x) for reason, x in corpus.refused.lines.items()}),
+        SkippedLines({reason: list(x) for reason, x in corpus.skipped.lines.items()}),
     )
     for line, pair in zip(corpus.lines, corpus.pairs, strict=True):
         left, right = source.split(pair.source).numbers, target.split(pair.target).numbers
         if len(left) > max_length or len(right) > max_length:
-            refused.add(f"of more than {max_length} pieces", line)
+            skipped.add(f"of more than {max_length} pieces", line)
         else:
-            found.append(Example([*left, END], right))
-    if not found:
+            examples.append(Example([*left, END], right))
+    if not examples:
         raise ValueError(
             f"at least one pair must have no more than {max_length} pieces a side; got none"
         )
-    return found, refused
+    return examples, skipped
 
 
 def epoch(examples: Sequence[Example], batching: Batching, seed: int) -> list[list[int]]:
     """Which examples go together, in an order that only the seed decides."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(examples), generator=generator).tolist()
-    # The sort is stable: examples of one length keep their random order, and meet others each time.
+    # The sort is stable: examples of one length keep their random order in each epoch.
     order.sort(key=lambda i: (len(examples[i].target), len(examples[i].source)))
     groups = list(_grouped(order, [len(example.target) + 1 for example in examples], batching))
     shuffled = torch.randperm(len(groups), generator=generator).tolist()
@@ -89,7 +89,7 @@ def epoch(examples: Sequence[Example], batching: Batching, seed: int) -> list[li
 
 
 def by_length(lengths: Sequence[int], batching: Batching) -> list[list[int]]:
-    """Groups of about one length, the longest first: what does not fit fails at once."""
+    """Groups of similar lengths, the longest first, so that running out of memory shows early."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return list(_grouped(order, lengths, batching))
 
@@ -106,9 +106,9 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 def padded(rows: Iterable[Sequence[int]]) -> Tensor:
     """Rows of numbers as a matrix, filled up with PAD."""
-    kept = list(rows)
-    longest = max(map(len, kept), default=0)
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in kept])
+    rows_list = list(rows)
+    longest = max(map(len, rows_list), default=0)
+    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows_list])
 
 
 def _grouped(

@@ -1,4 +1,4 @@
-"""Dates as people write them, in many languages, to ISO dates: a translation one can check.
+"""Dates as people write them, in many languages, to ISO dates: a task with exact answers.
 
 Texts are made by Babel from Unicode's Common Locale Data Repository, without end. Every format
 has a four-digit year, and no two of them give one text for two dates.
@@ -40,12 +40,12 @@ def written(day: datetime.date, locale: str, form: str) -> str:
 def pairs(count: int, seed: int, held_out: bool = False) -> Corpus:
     """Random dates in random languages and formats, and what they are in ISO's."""
     draw = random.Random(seed)
-    found: list[Pair] = []
-    while len(found) < count:
+    drawn: list[Pair] = []
+    while len(drawn) < count:
         ordinal = draw.randint(_FIRST, _LAST)
         if (ordinal % _HELD_OUT == 0) is not held_out:
             continue
         day = datetime.date.fromordinal(ordinal)
         text = written(day, draw.choice(LOCALES), draw.choice(FORMATS))
-        found.append(Pair(text, day.isoformat()))
-    return Corpus(found, list(range(1, count + 1)), SkippedLines())
+        drawn.append(Pair(text, day.isoformat()))
+    return Corpus(drawn, list(range(1, count + 1)), SkippedLines())

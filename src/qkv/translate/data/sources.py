@@ -1,4 +1,4 @@
-"""Where pairs come from, and which of them are held out."""
+"""Sources of training pairs, and the split into training and validation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sources:
             raise ValueError(f"demo must be dates; got {self.demo!r}")
 
     def load(self) -> tuple[Corpus, list[Pair]]:
-        """What to train on, and what to validate on."""
+        """The training and the validation pairs."""
         if self.demo is not None:
             return dates.pairs(_DEMO_PAIRS, seed=1), dates.pairs(_DEMO_VALID, 2, True).pairs
         training = self._read(self.source, self.target, self.pairs)
@@ -61,26 +61,26 @@ class Sources:
 
     def to_json(self) -> dict[str, Any]:
         """All that is given, files by their full paths."""
-        told = {name: value for name, value in asdict(self).items() if value is not None}
+        given = {name: value for name, value in asdict(self).items() if value is not None}
         return {
             name: value if name in ("demo", "normalization") else str(Path(value).resolve())
-            for name, value in told.items()
+            for name, value in given.items()
         }
 
 
 def held_out(
     corpus: Corpus, share: float = _SHARE, most: int = _MOST, seed: int = 1
 ) -> tuple[Corpus, list[Pair]]:
-    """Split pairs by distinct source sentence: none stands on both sides."""
+    """Split pairs by distinct source sentence: none occurs in both parts."""
     distinct = sorted({pair.source for pair in corpus.pairs})
     count = min(most, max(1, round(share * len(distinct))))
     if len(distinct) < 2:
         raise ValueError("pairs must hold two distinct source sentences, one to validate on; got 1")
     chosen = set(random.Random(seed).sample(distinct, count))
-    kept = [i for i, pair in enumerate(corpus.pairs) if pair.source not in chosen]
+    remaining = [i for i, pair in enumerate(corpus.pairs) if pair.source not in chosen]
     training = Corpus(
-        [corpus.pairs[i] for i in kept],
-        [corpus.lines[i] for i in kept],
-        SkippedLines({reason: list(lines) for reason, lines in corpus.refused.lines.items()}),
+        [corpus.pairs[i] for i in remaining],
+        [corpus.lines[i] for i in remaining],
+        SkippedLines({reason: list(lines) for reason, lines in corpus.skipped.lines.items()}),
     )
     return training, [pair for pair in corpus.pairs if pair.source in chosen]

@@ -1,4 +1,4 @@
-"""Pairs of sentences, read from files; what could not be used is counted and named."""
+"""Pairs of sentences, read from files; unusable lines are counted and reported."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 #: How the many ways to write one letter become one; "nfkc" also unites look-alikes.
 Form: TypeAlias = Literal["nfc", "nfkc", "none"]
 
-#: A line longer than this is no sentence.
+#: Longer lines are not sentences.
 MAX_CHARACTERS = 10_000
 #: A line may hold more than two sentences, but not more bytes than this.
 MAX_LINE = 2**20
 #: A file with more lines that cannot be used is not one of sentences.
-MAX_REFUSED = 10**6
+MAX_SKIPPED = 10**6
 
 _NAMED_LINES = 5
 
-#: What stands where a file has ended; no line can hold it.
+#: Marks the end of a file; no line can hold it.
 _END = "\n"
 
 
@@ -41,8 +41,8 @@ class SkippedLines:
     def add(self, reason: str, line: int) -> None:
         lines = self.lines.setdefault(reason, [])
         lines.append(line)
-        if len(lines) > MAX_REFUSED:
-            raise ValueError(f"more than {MAX_REFUSED:,} lines are {reason}")
+        if len(lines) > MAX_SKIPPED:
+            raise ValueError(f"more than {MAX_SKIPPED:,} lines are {reason}")
 
     def __len__(self) -> int:
         return sum(len(lines) for lines in self.lines.values())
@@ -57,7 +57,7 @@ class SkippedLines:
 class Corpus(NamedTuple):
     pairs: list[Pair]
     lines: list[int]  # where each pair stood, from 1
-    refused: SkippedLines
+    skipped: SkippedLines
 
 
 def normalized(text: str, form: Form = "nfc") -> str:
@@ -75,22 +75,22 @@ def normalized(text: str, form: Form = "nfc") -> str:
 
 def read_pairs(path: Path, form: Form = "nfc") -> Corpus:
     """A file of lines `source<TAB>target`, plain or gzipped; further columns are passed over."""
-    pairs, numbers, refused = [], [], SkippedLines()
+    pairs, numbers, skipped = [], [], SkippedLines()
     for number, line in enumerate(_lines(path), start=1):
         columns = [None, None] if line is None else line.split("\t")[:2]
         reason = _fault(columns)
         if reason:
-            refused.add(reason, number)
+            skipped.add(reason, number)
             continue
         left, right = columns
         pairs.append(Pair(normalized(left or "", form), normalized(right or "", form)))
         numbers.append(number)
-    return _usable(Corpus(pairs, numbers, refused), str(path))
+    return _usable(Corpus(pairs, numbers, skipped), str(path))
 
 
 def read_parallel(source: Path, target: Path, form: Form = "nfc") -> Corpus:
     """Two files that are translations of each other line by line, plain or gzipped."""
-    pairs, numbers, refused = [], [], SkippedLines()
+    pairs, numbers, skipped = [], [], SkippedLines()
     lines = zip_longest(_lines(source), _lines(target), fillvalue=_END)
     for number, (left, right) in enumerate(lines, start=1):
         if left is _END or right is _END:
@@ -101,11 +101,11 @@ def read_parallel(source: Path, target: Path, form: Form = "nfc") -> Corpus:
             )
         reason = _fault([left, right])
         if reason:
-            refused.add(reason, number)
+            skipped.add(reason, number)
             continue
         pairs.append(Pair(normalized(left or "", form), normalized(right or "", form)))
         numbers.append(number)
-    return _usable(Corpus(pairs, numbers, refused), f"{source} and {target}")
+    return _usable(Corpus(pairs, numbers, skipped), f"{source} and {target}")
 
 
 def _lines(path: Path) -> Iterator[str | None]:
@@ -129,7 +129,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
                     raise ValueError(f"{path}: line {number:,} is longer than {MAX_LINE:,} bytes")
                 yield raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is no whole gzip file: {error}") from error
+        raise ValueError(f"{path} is not a complete gzip file: {error}") from error
 
 
 def _fault(columns: Sequence[str | None]) -> str | None:
@@ -147,7 +147,7 @@ def _fault(columns: Sequence[str | None]) -> str | None:
 
 def _usable(corpus: Corpus, name: str) -> Corpus:
     if not corpus.pairs:
-        reason = f": {corpus.refused}" if len(corpus.refused) else ""
+        reason = f": {corpus.skipped}" if len(corpus.skipped) else ""
         raise ValueError(f"{name} must hold at least one pair of sentences; got none{reason}")
     return corpus
 

@@ -27,7 +27,7 @@ class Pieces(NamedTuple):
 
 
 class Vocabulary(ABC):
-    """The pieces that a language is written in. Numbers 0 to 3 are :data:`SPECIALS`."""
+    """The pieces into which sentences are split. Numbers 0 to 3 are :data:`SPECIALS`."""
 
     level: ClassVar[Level]
 
@@ -57,7 +57,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """What :func:`from_json` makes the same vocabulary of."""
+        """The state from which :func:`from_json` restores the vocabulary."""
 
 
 class ListVocabulary(Vocabulary):
@@ -77,8 +77,8 @@ class ListVocabulary(Vocabulary):
             counts.pop(special, None)
         # Ties in alphabetical order, so that the same text always gives the same numbers.
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        kept = [piece for piece, _ in ranked]
-        return cls(kept[: max(0, size - len(SPECIALS))])
+        most_frequent = [piece for piece, _ in ranked]
+        return cls(most_frequent[: max(0, size - len(SPECIALS))])
 
     @staticmethod
     @abstractmethod
@@ -195,12 +195,12 @@ class Subwords(Vocabulary):
         return "▁" + text
 
     def words(self, surfaces: Sequence[str]) -> list[int]:
-        found, word = [], -1
+        word_of, word = [], -1
         for surface in surfaces:
             if surface.startswith("▁") or word < 0:
                 word += 1
-            found.append(word)
-        return found
+            word_of.append(word)
+        return word_of
 
     def to_json(self) -> dict[str, Any]:
         return {"level": self.level, "model": base64.b64encode(self.model).decode("ascii")}
@@ -218,7 +218,7 @@ def learn(level: Level, sentences: Sequence[str], size: int) -> Vocabulary:
 
 
 def from_json(state: dict[str, Any]) -> Vocabulary:
-    """The vocabulary that :meth:`Vocabulary.to_json` wrote down."""
+    """The vocabulary that :meth:`Vocabulary.to_json` described."""
     if state["level"] == "subwords":
         return Subwords(base64.b64decode(state["model"]))
     kind = {"words": Words, "characters": Characters}[state["level"]]

@@ -1,4 +1,4 @@
-"""Which source each target looked at, from pieces to words."""
+"""Alignments of target and source tokens, merged from pieces to words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One step of beam search: which hypotheses end, and which go on.
+"""One step of beam search: which hypotheses end, and which continue.
 
-Rows of a sentence are its hypotheses under way, the best first. Each can go on in several ways,
-and the best 2k of all those ways are looked at: those of the first k that end are kept as
+Rows of a sentence are its active hypotheses, the best first. Each has several continuations,
+and the best 2k of all continuations are considered: those of the first k that end are kept as
 translations, and the best k of the others are the next rows. The first row always follows the
 single best token, whatever its rank, until that is the end: so the greedy translation is among
 the candidates.
@@ -40,7 +40,7 @@ class Ended(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Hypotheses under way, (b, n); log p is −inf where there are fewer."""
+    """Active hypotheses, (b, n); log p is −inf where there are fewer."""
 
     log_p: Double2
     tokens: Int2  # the last token of each
@@ -74,7 +74,7 @@ class Step(NamedTuple):
 
     now: int
     norm: float  # divides log p
-    wanted: int  # translations that are asked for
+    n_best: int  # how many translations are requested
 
 
 class Sentences(NamedTuple):
@@ -86,9 +86,9 @@ class Sentences(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """The ways to go on from each row of a sentence, the best first.
+    """The continuations of each row of a sentence, the best first.
 
-    A way that is not there has a log p of −inf, and the last of each row is such a one.
+    A missing continuation has a log p of −inf, and the last of each row is missing.
     """
 
     totals: Double2  # (n, count + 1): log p
@@ -103,7 +103,7 @@ class Ways(NamedTuple):
 
 @device_in_order
 def _keep(score: float, log_p: float, now: int, row: int, ended: Any, at: int) -> None:
-    """Put a translation in its place among the best, if it is one, and drop the last of them."""
+    """Insert a translation among the best, if it is one of them, and drop the last."""
     scores, log_ps, steps, rows = ended.score[at], ended.log_p[at], ended.step[at], ended.row[at]
     if not score > scores[-1]:
         return
@@ -117,7 +117,7 @@ def _keep(score: float, log_p: float, now: int, row: int, ended: Any, at: int) -
 
 @device_in_order
 def _lay_out(log_p: Any, likely: Any, i: int, last: bool, ways: Any) -> None:
-    """Find the ways of a sentence; the only one of the `last` step is to end."""
+    """Find the continuations of a sentence; in the `last` step it can only end."""
     ways.totals[:], ways.tokens[:], ways.place[:] = -np.inf, END, 0
     for row in range(log_p.size):
         if last:
@@ -143,8 +143,8 @@ def _best_row(ways: Any) -> int:
 def _choose(
     step: Any, sentences: Any, i: int, greedy: bool, ways: Any, ended: Any, rows: Any
 ) -> Any:
-    """Go through the best ways of a sentence; the log p of the best that goes on."""
-    k, found, best = rows.log_p.shape[1], 0, -np.inf
+    """Choose among the best continuations; returns the log p of the best that continues."""
+    k, kept_count, best = rows.log_p.shape[1], 0, -np.inf
     for rank in range(2 * k):
         first = rank == 0 and greedy
         row = 0 if first else _best_row(ways)
@@ -156,12 +156,12 @@ def _choose(
             if rank < k:
                 score = total / step.norm + sentences.unseen[i, row]
                 _keep(score, total, step.now, row, ended, sentences.place[i])
-        elif found < k:
-            rows.log_p[i, found], rows.tokens[i, found] = total, token
-            rows.parents[i, found] = row
+        elif kept_count < k:
+            rows.log_p[i, kept_count], rows.tokens[i, kept_count] = total, token
+            rows.parents[i, kept_count] = row
             rows.greedy[i] |= first
             best = max(best, total)
-            found += 1
+            kept_count += 1
     return best
 
 
@@ -183,6 +183,6 @@ def advance(
         after.log_p[i], after.tokens[i], after.parents[i] = -np.inf, PAD, 0
         after.greedy[i] = False
         best = _choose(step, sentences, i, before.greedy[i], ways, ended, after)
-        # Without going on, the best way under way scores this; if that is too little, it is over.
-        last_wanted = ended.score[sentences.place[i], step.wanted - 1]
+        # The best score that an active hypothesis can reach; if too low, the search is over.
+        last_wanted = ended.score[sentences.place[i], step.n_best - 1]
         after.going[i] = best > -np.inf and (after.greedy[i] or last_wanted < best / step.norm)

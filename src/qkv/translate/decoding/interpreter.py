@@ -26,7 +26,7 @@ class Translation(NamedTuple):
 
 
 class Interpreter:
-    """A model that speaks: sentences in, translations out.
+    """A model with its vocabularies: sentences in, translations out.
 
     Args:
         model: what translates numbers.
@@ -46,7 +46,7 @@ class Interpreter:
         """The best translations of each sentence, the best first."""
         how = Search() if how is None else how
         pieces = [self.source.split(normalized(text, self.form)) for text in sentences]
-        found: list[list[Translation]] = [[] for _ in pieces]
+        translations: list[list[Translation]] = [[] for _ in pieces]
         training = self.model.training
         self.model.eval()
         try:
@@ -56,17 +56,17 @@ class Interpreter:
                 device = self.model.output.weight.device
                 answers = search(self.model, padded(rows).to(device), lengths.to(device), how)
                 for i, hypotheses in zip(group, answers, strict=True):
-                    found[i] = [self._spelled(pieces[i], each) for each in hypotheses]
+                    translations[i] = [self._spelled(pieces[i], each) for each in hypotheses]
         finally:
             self.model.train(training)
-        return found
+        return translations
 
     def best(self, sentences: Sequence[str], how: Search | None = None) -> list[str]:
         """The text of the best translation of each sentence."""
         return [translations[0].text for translations in self.translate(sentences, how)]
 
     def words(self, translation: Translation) -> Alignment:
-        """What each word of a translation looked at, word by word, the end of the source last."""
+        """The attention of each word of a translation, the end of the source last."""
         source_words = self.source.words(translation.alignment.source[:-1])
         return merged(
             translation.alignment,
@@ -76,20 +76,22 @@ class Interpreter:
             self.target.join,
         )
 
-    def _spelled(self, pieces: Pieces, found: Hypothesis) -> Translation:
-        weights = found.weights[: len(found.tokens)]
+    def _spelled(self, pieces: Pieces, hypothesis: Hypothesis) -> Translation:
+        weights = hypothesis.weights[: len(hypothesis.tokens)]
         surfaces = [
             self._copied(pieces, row) if token == UNKNOWN else self.target.surface(token)
-            for token, row in zip(found.tokens, weights, strict=True)
+            for token, row in zip(hypothesis.tokens, weights, strict=True)
         ]
         alignment = Alignment([*pieces.surfaces, "⏎"], surfaces, weights)
-        return Translation(self.target.join(surfaces), found.score, alignment)
+        return Translation(self.target.join(surfaces), hypothesis.score, alignment)
 
     def _copied(self, pieces: Pieces, weights: Tensor) -> str:
-        """The source word that a token without a name looked at most, as it was written."""
+        """The source word with the largest weight for an unknown token, as it was written."""
         if not pieces.surfaces:
             return self.target.surface(UNKNOWN)
-        looked = int(weights[: len(pieces.surfaces)].argmax())
-        word = pieces.words[looked]
-        own = [s for s, w in zip(pieces.surfaces, pieces.words, strict=True) if w == word]
-        return self.target.as_word(self.source.join(own))
+        attended = int(weights[: len(pieces.surfaces)].argmax())
+        word = pieces.words[attended]
+        pieces_of_word = [
+            s for s, w in zip(pieces.surfaces, pieces.words, strict=True) if w == word
+        ]
+        return self.target.as_word(self.source.join(pieces_of_word))

@@ -1,8 +1,7 @@
-"""The most likely translation: beam search, of which greedy search is the narrowest.
+"""The most likely translation: beam search, with greedy search as a beam of 1.
 
-A hypothesis is a row of the decoder's state; the rows of a sentence ask one memory together, as
-so many queries. The greedy translation is always among the candidates, so a wider beam never
-scores below it. With a beam of 1 it is all there is.
+A hypothesis is a row of the decoder's state; the rows of a sentence are queries of one memory. The
+greedy translation is always among the candidates, so a wider beam never scores below it.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Search:
 
         log p(y) / ((5 + t) / 6)^length + coverage · Σ_s log min(Σ_t α_ts, 1),
 
-    so `length` = 0 favours short translations, and `coverage` > 0 those that look at all of the
-    source. `max_length` ends translations that would run on; None: twice the source and 10 more.
+    so `length` = 0 favours short translations, and `coverage` > 0 those that attend to all of the
+    source. `max_length` limits translations; None: twice the length of the source plus 10.
     """
 
     beam: int = 5
@@ -58,13 +57,13 @@ class Search:
             raise ValueError(f"max_length must be at least 1; got {self.max_length}")
 
     def norm(self, length: int) -> float:
-        """What divides the log p of translations of this length."""
+        """The divisor of the log p of translations of this length."""
         return float(((5.0 + length) / 6.0) ** self.length)
 
     def uncovered(self, covered: Tensor, real: Tensor) -> Tensor:
-        """What it costs (b, n) to have looked at the source so little, (b, n, s); never above 0."""
-        seen = covered.clamp(1e-9, 1.0).log().masked_fill(~real.unsqueeze(1), 0.0)
-        return self.coverage * seen.sum(-1)
+        """The coverage penalty (b, n) of summed weights (b, n, s); never above 0."""
+        log_covered = covered.clamp(1e-9, 1.0).log().masked_fill(~real.unsqueeze(1), 0.0)
+        return self.coverage * log_covered.sum(-1)
 
 
 class Hypothesis(NamedTuple):
@@ -84,9 +83,9 @@ class _Past(NamedTuple):
 
 
 class Considered(NamedTuple):
-    """What one step of a search chose from: rows are hypotheses, of the sentences still searched.
+    """The candidates of one step: rows are hypotheses, of the sentences still searched.
 
-    The ways to go on from row i are its likeliest tokens, log p that of the row and the token; the
+    The continuations of row i are its likeliest tokens, with the log p of row and token; the
     best of them are the rows `after`, and the others were pruned, unless they end.
     """
 
@@ -106,7 +105,7 @@ def search(
 ) -> list[list[Hypothesis]]:
     """The `n_best` translations of each source (batch, s), the best first.
 
-    `watch` is shown each step; that costs nothing but what it does itself.
+    `watch` is called with each step.
     """
     batch = len(source)
     device = source.device
@@ -155,26 +154,26 @@ def search(
 
 
 class _Coverage:
-    """How much of its source each row has looked at, where that counts."""
+    """How much attention each row has paid to its source, where that counts."""
 
     def __init__(self, how: Search, source: Tensor, lengths: Tensor) -> None:
-        self.how = how
+        self.search = how
         positions = torch.arange(source.shape[1], device=source.device)
         self.real = positions < lengths.unsqueeze(-1)  # (b, s)
         self.covered: Tensor | None = None  # (b, n, s)
 
     def cost(self, weights: Tensor) -> npt.NDArray[np.float64]:
-        """Look once more (b, n, s); what ends now has seen so little that it costs this, (b, n)."""
-        if not self.how.coverage:
+        """Add the weights of a step (b, n, s); returns the penalties of rows that end, (b, n)."""
+        if not self.search.coverage:
             return np.zeros(weights.shape[:2])
         self.covered = weights if self.covered is None else self.covered + weights
         cost: npt.NDArray[np.float64] = (
-            self.how.uncovered(self.covered, self.real).double().numpy(force=True)
+            self.search.uncovered(self.covered, self.real).double().numpy(force=True)
         )
         return cost
 
     def select(self, sentences: Tensor, rows: Tensor) -> None:
-        """Go on with these rows (b, n) of these sentences (b,)."""
+        """Continue with these rows (b, n) of these sentences (b,)."""
         if self.covered is not None:
             self.covered = self.covered[sentences.unsqueeze(-1), rows]
             self.real = self.real[sentences]
@@ -186,22 +185,22 @@ def _traced(
     """Follow each hypothesis back from its end to its beginning, and its weights with it."""
     sentence, rank = np.nonzero(ended.score[:, :n_best] > -np.inf)
     if not np.all(ended.score[:, 0] > -np.inf):
-        raise ValueError("the model gives scores that are not numbers: nothing can be chosen")
+        raise ValueError("the model gives scores that are NaN: no token can be chosen")
     step, row = ended.step[sentence, rank], ended.row[sentence, rank].copy()
     tokens = np.full((len(row), len(past)), PAD)
     weights = np.zeros((len(row), len(past), past[0].weights.shape[-1]), past[0].weights.dtype)
     for now in reversed(range(len(past))):
-        begun = np.flatnonzero(step >= now)  # of these, those that end here only looked
+        alive = np.flatnonzero(step >= now)  # those that end at this step have weights only
         on = np.flatnonzero(step > now)
         then = past[now]
         place = then.places[sentence]
         tokens[on, now] = then.tokens[place[on], row[on]]
         row[on] = then.parents[place[on], row[on]]
-        weights[begun, now] = then.weights[place[begun], row[begun]]
-    found: list[list[Hypothesis]] = [[] for _ in lengths]
+        weights[alive, now] = then.weights[place[alive], row[alive]]
+    hypotheses: list[list[Hypothesis]] = [[] for _ in lengths]
     for i, (s, r) in enumerate(zip(sentence.tolist(), rank.tolist(), strict=True)):
-        said = tokens[i, : step[i]].tolist()
-        looked = torch.from_numpy(weights[i, : step[i] + 1, : lengths[s]])
+        emitted = tokens[i, : step[i]].tolist()
+        attended = torch.from_numpy(weights[i, : step[i] + 1, : lengths[s]])
         score, log_p = float(ended.score[s, r]), float(ended.log_p[s, r])
-        found[s].append(Hypothesis(said, score, log_p, looked))
-    return found
+        hypotheses[s].append(Hypothesis(emitted, score, log_p, attended))
+    return hypotheses

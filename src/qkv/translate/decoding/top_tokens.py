@@ -1,10 +1,10 @@
-"""The likeliest tokens of every row, found in one visit to its scores.
+"""The likeliest tokens of every row, found in one pass over its scores.
 
-What follows the output layer's product is bound by memory: bias, softmax and the search for the
-best would each read and write the scores of the whole vocabulary. Here all three are done to a row
-while it lies in the cache.
+The work after the output layer's product is memory-bound: bias, softmax and top-k would each read
+and write the scores of the full vocabulary. Here all three are computed for a row while it is in
+the cache.
 
-A row is cut into strips that are laid over each other, and the largest score of each column is
+A row is cut into strips that are stacked, and the largest score of each column is
 found first, by whole vectors. The best scores of the row lie in the columns whose largest are the
 best, so the search looks at few of them.
 """
@@ -32,7 +32,7 @@ _PART = 1024  # scores that are summed up in their own type
 class TopTokens(NamedTuple):
     """Of each row, its likeliest tokens, the best first, and how likely it is to end.
 
-    No sentence goes on with padding or with its beginning, so those are never among them.
+    PAD and BEGIN never follow a token, so they are never among them.
     """
 
     log_p: Double3  # (..., count); -inf where there are no more tokens
@@ -57,7 +57,7 @@ class TopTokenFinder:
     def __init__(self, output: nn.Linear, rows: int, count: int) -> None:
         vocabulary = len(output.weight)
         self.output, self.count = output, count
-        self.bias = _known(output.bias)
+        self.bias = _supported(output.bias)
         size = min(rows, max(1, _SCORES // vocabulary))
         self.room = output.weight.new_empty(size, vocabulary)
 
@@ -66,17 +66,17 @@ class TopTokenFinder:
         shape, flat, size = features.shape[:-1], features.flatten(0, -2), len(self.room)
         log_p, tokens = np.empty((*shape, self.count)), np.empty((*shape, self.count), np.int64)
         end = np.empty(shape)
-        found = log_p.reshape(-1, self.count), tokens.reshape(-1, self.count), end.reshape(-1)
-        # Two columns more: PAD and BEGIN, which do not count, may be all that is good about theirs.
+        outputs = log_p.reshape(-1, self.count), tokens.reshape(-1, self.count), end.reshape(-1)
+        # Two columns more: PAD and BEGIN, which do not count, may be the largest of theirs.
         vocabulary, best = len(self.bias), (self.count + 2,)
         scratch = Scratch((-(-vocabulary // _STRIPS),), best, best)
         for start in range(0, len(flat), size):
             part = flat[start : start + size]
             scores = torch.mm(part, self.output.weight.mT, out=self.room[: len(part)])
             _search(
-                _known(scores),
+                _supported(scores),
                 self.bias,
-                *(each[start : start + size] for each in found),
+                *(each[start : start + size] for each in outputs),
                 count=len(part),
                 grain=max(1, _AT_ONCE // vocabulary),
                 scratch=scratch,
@@ -84,10 +84,10 @@ class TopTokenFinder:
         return TopTokens(log_p, tokens, end)
 
 
-def _known(tensor: Tensor) -> Tensor:
-    """As one that kernels know; of the same memory where they do."""
-    wide = torch.promote_types(tensor.dtype, torch.float32)
-    return tensor.detach().to("cpu", wide).contiguous()
+def _supported(tensor: Tensor) -> Tensor:
+    """The tensor in a type and layout that kernels support, without a copy where possible."""
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    return tensor.detach().to("cpu", dtype).contiguous()
 
 
 @device
@@ -116,7 +116,7 @@ def _sum(scores: Any, largest: Any) -> Any:
 
 @device
 def _insert(score: Any, token: Any, best: Any, tokens: Any) -> None:
-    """Put a score in its place among the best, which are sorted, and drop the last of them."""
+    """Insert a score among the best, which are sorted, and drop the last of them."""
     place = best.size - 1
     while place > 0 and score > best[place - 1]:
         best[place], tokens[place] = best[place - 1], tokens[place - 1]

@@ -1,1 +1,1 @@
-"""Translation models: what both kinds offer to training and decoding, and what they are made of."""
+"""Translation models: their common interface, the two kinds, and their parts."""

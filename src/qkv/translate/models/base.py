@@ -1,9 +1,9 @@
-"""What a translation model is to training and search: it remembers, and goes on step by step.
+"""The interface of a translation model for training and search.
 
-The flow of Eq. 13, for whatever model: :meth:`Model.encode` reads the source once and gives a
-memory; :meth:`Model.step` takes the memory, a state and the last token, and gives the next state
-and features of the next token; :meth:`Model.logits` scores the vocabulary. Nothing is hidden in
-the model: who holds a memory and a state can go on from there, or from a copy.
+The flow of Eq. 13, for any model: :meth:`Model.encode` reads the source once and returns a memory;
+:meth:`Model.step` takes the memory, a state and the last token, and returns the next state and
+features of the next token; :meth:`Model.logits` scores the vocabulary. The model itself keeps no
+state: decoding can continue from any memory and state, or from copies of them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from qkv.translate.models.loss import smoothed_loss
 
 
 class Memory(Protocol):
-    """What is remembered of a batch of sources, made once."""
+    """The encoded sources of a batch."""
 
     def select(self, sentences: Tensor) -> Self:
         """The memory of these sentences alone, (b,)."""
 
 
 class State(Protocol):
-    """Where the decoder stands: n rows for each sentence, which are n ways to go on."""
+    """The state of the decoder: n rows for each sentence, which are n hypotheses."""
 
     def select(self, sentences: Tensor, rows: Tensor) -> Self:
         """For each of the sentences (b,), the states of these of its rows (b, n)."""
@@ -57,15 +57,15 @@ class Model(nn.Module, Generic[MemoryT, StateT]):
 
     @abstractmethod
     def step(self, memory: MemoryT, state: StateT, tokens: Tensor) -> Step[StateT]:
-        """Go on by one token in each row, (batch, n)."""
+        """Decode one more token in each row, (batch, n)."""
 
     @abstractmethod
     def forced(self, memory: MemoryT, tokens: Tensor) -> Tensor:
-        """Features (batch, t, r) of all steps when these tokens (batch, t) are read."""
+        """Features (batch, t, r) of all steps under teacher forcing with tokens (batch, t)."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """What the model is made of, for a checkpoint."""
+        """The description of the model, for a checkpoint."""
 
     def logits(self, features: Tensor) -> Tensor:
         """Scores of the whole vocabulary, (…, r) -> (…, v)."""
@@ -73,9 +73,9 @@ class Model(nn.Module, Generic[MemoryT, StateT]):
 
     def loss(self, batch: Batch, smoothing: float = 0.0) -> Tensor:
         """Cross entropy summed over the target tokens, each softened by `smoothing`."""
-        features = self.forced(self.encode(batch.source, batch.lengths), batch.read)
-        real = batch.wanted != PAD
-        # The output layer is the dearest: it sees all steps at once, and real tokens only.
+        features = self.forced(self.encode(batch.source, batch.lengths), batch.inputs)
+        real = batch.labels != PAD
+        # The output layer costs most: it is applied to all steps at once, without padding.
         return smoothed_loss(
-            features[real], self.output.weight, self.output.bias, batch.wanted[real], smoothing
+            features[real], self.output.weight, self.output.bias, batch.labels[real], smoothing
         )

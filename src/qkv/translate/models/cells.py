@@ -1,4 +1,4 @@
-"""The decoder's recurrent cells: what was given and the last state make the next."""
+"""The decoder's recurrent cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 class Cell(nn.Module):
     """A recurrent cell whose gates are W_e e + W_c c + W_h h + b for a token e and a context c.
 
-    The first two terms need no state. They come from outside, as what is `given`.
+    The first two terms do not depend on the state. They are passed in as `given`.
     """
 
     def __init__(self, gates: int, hidden: int) -> None:
@@ -24,11 +24,11 @@ class Cell(nn.Module):
 
     @abstractmethod
     def start(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        """The first state, of which (batch, n, hidden) is what the world sees."""
+        """The first state; its first part is the hidden state (batch, n, hidden)."""
 
     @abstractmethod
     def step(self, given: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The next state; what the world sees of it comes first."""
+        """The next state; the part that others use, the hidden state, comes first."""
 
 
 class Gru(Cell):
@@ -43,9 +43,11 @@ class Gru(Cell):
     def step(self, given: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (hidden,) = state
         d = hidden.shape[-1]
-        asked = self.hidden(hidden)
-        reset, update = torch.sigmoid(given[..., : 2 * d] + asked[..., : 2 * d]).chunk(2, dim=-1)
-        new = torch.tanh(torch.addcmul(given[..., 2 * d :], reset, asked[..., 2 * d :]))
+        by_hidden = self.hidden(hidden)
+        reset, update = torch.sigmoid(given[..., : 2 * d] + by_hidden[..., : 2 * d]).chunk(
+            2, dim=-1
+        )
+        new = torch.tanh(torch.addcmul(given[..., 2 * d :], reset, by_hidden[..., 2 * d :]))
         return (torch.lerp(new, hidden, update),)
 
 

@@ -1,4 +1,4 @@
-"""Dropout from random bytes: an eighth of the random numbers, a fifth of the time on CPUs."""
+"""Dropout from random bytes: an eighth of the random bits, a fifth of the time on CPUs."""
 
 from __future__ import annotations
 

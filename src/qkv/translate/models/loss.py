@@ -1,4 +1,4 @@
-"""Output layer, softmax and cross entropy as one: the scores of the vocabulary are never kept.
+"""Output layer, softmax and cross entropy in one: the scores of the vocabulary are never stored.
 
 For features x and scores z = Wx + b of a vocabulary of size V, the loss of a token y is
 −Σᵥ tᵥ log softmax(z)ᵥ with t = (1 − ε)·onehot(y) + ε/V, and its gradient in z is softmax(z) − t.
@@ -21,18 +21,18 @@ _SLICE = 2**22
 
 
 def smoothed_loss(
-    features: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor, smoothing: float = 0.0
+    features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothing: float = 0.0
 ) -> Tensor:
-    """Cross entropy, summed over tokens, of features (n, r) and what was wanted (n,)."""
+    """Cross entropy, summed over tokens, of features (n, r) and labels (n,)."""
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"smoothing must be at least 0 and below 1; got {smoothing}")
-    loss: Tensor = _SmoothedLoss.apply(features, weight, bias, wanted, smoothing)  # type: ignore[no-untyped-call]
+    loss: Tensor = _SmoothedLoss.apply(features, weight, bias, labels, smoothing)  # type: ignore[no-untyped-call]
     return loss
 
 
-def _turned_by_torch(scores: Tensor, bias: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
-    """What :func:`turn` does, on any device and of any type."""
-    y, vocabulary = wanted.unsqueeze(-1), scores.shape[-1]
+def _turned_by_torch(scores: Tensor, bias: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """The same as :func:`turn`, for any device and type."""
+    y, vocabulary = labels.unsqueeze(-1), scores.shape[-1]
     log_p = torch.log_softmax(scores.add_(bias), dim=-1, out=scores)
     loss = -(1.0 - smoothing) * log_p.gather(-1, y).sum() - smoothing / vocabulary * log_p.sum()
     grad = log_p.exp_().sub_(smoothing / vocabulary)
@@ -43,7 +43,7 @@ def _turned_by_torch(scores: Tensor, bias: Tensor, wanted: Tensor, smoothing: fl
 class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, wanted: Tensor, smoothing: float
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothing: float
     ) -> Tensor:
         needed = any(ctx.needs_input_grad)
         grads = tuple(torch.zeros_like(x) for x in (features, weight, bias)) if needed else None
@@ -52,7 +52,7 @@ class _SmoothedLoss(torch.autograd.Function):
         room = features.new_empty(min(rows, len(features)), len(weight))
         for start in range(0, len(features), rows):
             part = slice(start, start + rows)
-            x, y = features[part], wanted[part]
+            x, y = features[part], labels[part]
             scores = torch.mm(x, weight.mT, out=room[: len(x)])
             turned = turn if has_kernels(scores) else _turned_by_torch
             total += turned(scores, bias, y, smoothing)

@@ -1,9 +1,9 @@
-"""Recurrent networks unrolled by hand: all steps as one function with its own way back.
+"""Recurrent networks unrolled by hand: all steps as one autograd function.
 
 The formulas are those of :class:`torch.nn.GRU`, of :class:`~qkv.translate.models.cells.Gru` and of
-:class:`qkv.Additive`; tests hold them to those. They are quicker because a step is few, large
-operations, and because the way back makes each parameter's gradient once, from all steps, where
-autograd adds up one for each step.
+:class:`qkv.Additive`; tests compare them. They are faster because a step is few, large operations,
+and because the backward pass computes each parameter's gradient once, from all steps, where
+autograd accumulates one for each step.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from qkv.translate.models.gru import Gates
 def read_both_ways(encoder: nn.GRU, embedded: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The states (batch, s, 2d) of a bidirectional GRU, and its last ones (batch, 2d).
 
-    States at padding are of no meaning.
+    States at padding are undefined.
     """
     batch, s, _ = embedded.shape
     d = encoder.hidden_size
     positions = torch.arange(s, device=embedded.device)
-    # Each sentence turned around in its place, so that padding comes last either way.
+    # Each sentence reversed in place, so that padding comes last in both directions.
     turned = torch.where(
         positions < lengths.unsqueeze(1), lengths.unsqueeze(1) - 1 - positions, positions
     )  # (batch, s)
@@ -60,8 +60,8 @@ class _BothWays(torch.autograd.Function):
         hidden = given.new_zeros(steps + 1, ways, batch, by_state.shape[-1])
         gates = Gates.room(hidden[1:])
         for t in range(steps):
-            asked = torch.baddbmm(bias.unsqueeze(1), hidden[t], by_state.mT)  # (2, batch, 3d)
-            gates.forward(t, given[:, t], asked, hidden[t], hidden[t + 1])
+            by_hidden = torch.baddbmm(bias.unsqueeze(1), hidden[t], by_state.mT)  # (2, batch, 3d)
+            gates.forward(t, given[:, t], by_hidden, hidden[t], hidden[t + 1])
         ctx.save_for_backward(*gates, hidden, by_state)
         return hidden[1:]
 
@@ -72,33 +72,33 @@ class _BothWays(torch.autograd.Function):
         gates = Gates(*saved)
         steps, ways, batch, d = grad.shape
         to_given = grad.new_empty(ways, steps, batch, 3 * d)
-        to_asked = torch.empty_like(to_given)
+        to_by_hidden = torch.empty_like(to_given)
         to_hidden = torch.zeros_like(hidden[0])
         for t in reversed(range(steps)):
             straight = gates.backward(
-                t, to_hidden + grad[t], hidden[t], to_given[:, t], to_asked[:, t]
+                t, to_hidden + grad[t], hidden[t], to_given[:, t], to_by_hidden[:, t]
             )
-            to_hidden = torch.baddbmm(straight, to_asked[:, t], by_state)
-        flat = to_asked.flatten(1, 2)  # (2, s · batch, 3d)
+            to_hidden = torch.baddbmm(straight, to_by_hidden[:, t], by_state)
+        flat = to_by_hidden.flatten(1, 2)  # (2, s · batch, 3d)
         before = hidden[:-1].transpose(0, 1).flatten(1, 2)
         return to_given, flat.mT @ before, flat.sum(1)
 
 
 def decode(
-    cell: Cell, similarity: Additive, memory: EncoderMemory, said: Tensor, first: Tensor
+    cell: Cell, similarity: Additive, memory: EncoderMemory, terms: Tensor, first: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """States (batch, t, d), and what is given to the readout (batch, t, r), of all steps.
+    """States (batch, t, d), and the input of the readout (batch, t, r), of all steps.
 
-    `said` is what the tokens say to cell and readout, (batch, t, 3d + r), and `first` the state
-    before, (batch, 1, d).
+    `terms` is what the tokens contribute to cell and readout, (batch, t, 3d + r), and `first` the
+    initial state, (batch, 1, d).
     """
     query = similarity.query_projection
-    query_bias = query.bias if query.bias is not None else said.new_zeros(query.out_features)
+    query_bias = query.bias if query.bias is not None else terms.new_zeros(query.out_features)
     # The state's own gates and the query it asks with are one product.
     weight = torch.cat([cell.hidden.weight, query.weight])  # (3d + h, d)
     bias = torch.cat([cell.hidden.bias, query_bias])
     hidden, given = _Decoded.apply(  # type: ignore[no-untyped-call]
-        said.transpose(0, 1).contiguous(),
+        terms.transpose(0, 1).contiguous(),
         first.squeeze(1),
         memory.key,
         memory.mapped,
@@ -114,7 +114,7 @@ class _Decoded(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        said: Tensor,  # (t, batch, 3d + r)
+        terms: Tensor,  # (t, batch, 3d + r)
         first: Tensor,  # (batch, d)
         key: Tensor,  # (batch, s, h)
         mapped: Tensor,  # (batch, s, 3d + r)
@@ -123,23 +123,26 @@ class _Decoded(torch.autograd.Function):
         by_state: Tensor,  # (3d + h, d)
         bias: Tensor,  # (3d + h,)
     ) -> tuple[Tensor, Tensor]:
-        steps, (batch, s, h), d = len(said), key.shape, first.shape[-1]
-        hidden = said.new_empty(steps + 1, batch, d)
-        compared = said.new_empty(steps, batch, s, h)  # tanh(query + key)
-        weights = said.new_empty(steps, batch, s)
-        given = torch.empty_like(said)
+        steps, (batch, s, h), d = len(terms), key.shape, first.shape[-1]
+        hidden = terms.new_empty(steps + 1, batch, d)
+        compared = terms.new_empty(steps, batch, s, h)  # tanh(query + key)
+        weights = terms.new_empty(steps, batch, s)
+        given = torch.empty_like(terms)
         gates = Gates.room(hidden[1:])
-        never = torch.where(allowed, 0.0, -torch.inf).to(said.dtype)
+        never = torch.where(allowed, 0.0, -torch.inf).to(terms.dtype)
         hidden[0] = first
         for t in range(steps):
-            asked = torch.addmm(bias, hidden[t], by_state.mT)  # (batch, 3d + h)
-            Additive.compare(asked[:, None, 3 * d :], key, out=compared[t].unsqueeze(1))
+            by_hidden = torch.addmm(bias, hidden[t], by_state.mT)  # (batch, 3d + h)
+            Additive.compare(by_hidden[:, None, 3 * d :], key, out=compared[t].unsqueeze(1))
             scores = torch.mv(compared[t].view(-1, h), score).view(batch, s)
             torch.softmax(scores.add_(never), dim=-1, out=weights[t])
             torch.baddbmm(
-                said[t].unsqueeze(1), weights[t].unsqueeze(1), mapped, out=given[t].unsqueeze(1)
+                terms[t].unsqueeze(1),
+                weights[t].unsqueeze(1),
+                mapped,
+                out=given[t].unsqueeze(1),
             )
-            gates.forward(t, given[t], asked, hidden[t], hidden[t + 1])
+            gates.forward(t, given[t], by_hidden, hidden[t], hidden[t + 1])
         ctx.save_for_backward(*gates, hidden, compared, weights, key, mapped, score, by_state)
         return hidden[1:], given[..., 3 * d :]
 
@@ -151,12 +154,12 @@ class _Decoded(torch.autograd.Function):
         (steps, batch, d), h = grad_hidden.shape, key.shape[-1]
         to_given = hidden.new_empty(steps, batch, mapped.shape[-1])
         to_given[..., 3 * d :] = grad_given
-        to_asked = hidden.new_empty(steps, batch, 3 * d + h)
+        to_by_hidden = hidden.new_empty(steps, batch, 3 * d + h)
         to_scores = torch.empty_like(weights)
         to_key, to_hidden = torch.zeros_like(key), torch.zeros_like(hidden[0])
         for t in reversed(range(steps)):
             straight = gates.backward(
-                t, to_hidden + grad_hidden[t], hidden[t], to_given[t], to_asked[t]
+                t, to_hidden + grad_hidden[t], hidden[t], to_given[t], to_by_hidden[t]
             )
             # through what was pooled to the weights and their scores
             to_weights = torch.bmm(mapped, to_given[t].unsqueeze(-1)).squeeze(-1)  # (batch, s)
@@ -165,9 +168,9 @@ class _Decoded(torch.autograd.Function):
             # through tanh to the key and the query
             slope = Additive.slopes(compared[t], score)
             to_key += slope.mul_(to_scores[t].unsqueeze(-1))
-            torch.sum(slope, dim=1, out=to_asked[t, :, 3 * d :])
-            to_hidden = torch.addmm(straight, to_asked[t], by_state)
-        flat = to_asked.flatten(0, 1)
+            torch.sum(slope, dim=1, out=to_by_hidden[t, :, 3 * d :])
+            to_hidden = torch.addmm(straight, to_by_hidden[t], by_state)
+        flat = to_by_hidden.flatten(0, 1)
         return (
             to_given,
             to_hidden,

@@ -1,4 +1,4 @@
-"""What stands between the decoder's state and the output layer; narrow, as that one is wide."""
+"""The layer between the decoder's state and the output layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Readout(nn.Module):
 
     @abstractmethod
     def features(self, sums: Tensor) -> Tensor:
-        """What the output layer sees of the sums."""
+        """The features for the output layer."""
 
 
 class Maxout(Readout):

@@ -1,4 +1,4 @@
-"""The Bahdanau translator: a recurrent network that looks back at its source at every step."""
+"""The Bahdanau translator: a recurrent network with attention to its source at every step."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class RNNConfig:
         embedding: the size of a token's vector.
         hidden: the size of the decoder's state, and of the encoder's in each direction.
         cell: the recurrent cell, "gru" or "lstm".
-        similarity: how a state is compared with what it looks at, by name; "additive" is Eq. 12.
-        memory: "all" states of the encoder can be looked at, or only its "last" ones, which is
+        similarity: how a state is compared with those of the encoder, by name; "additive" is
+            Eq. 12.
+        memory: "all" states of the encoder are attended to, or only its "last" ones, which is
             the translator without attention.
-        readout: what stands before the output layer, a "maxout" or a "tanh" layer.
+        readout: the layer before the output layer, "maxout" or "tanh".
         features: the size of the readout; None: half of `hidden`, or `embedding` where tied.
         tied: whether the output layer is the target's embedding.
         dropout: the share of embeddings, remembered states and features dropped in training.
@@ -120,7 +121,7 @@ class Translator(Model[EncoderMemory, DecoderState]):
         )
         self.cell: Cell = cell_of(sizes.cell, sizes.hidden)
         self.readout = readout_of(sizes.readout, sizes.hidden, sizes.feature_count)
-        # What a token and a context say, to the cell first and then to the readout.
+        # The terms of a token and of a context, for the cell first and then for the readout.
         self.token = nn.Linear(sizes.embedding, self.cell.gates + self.readout.sums)
         self.context = nn.Linear(states, self.cell.gates + self.readout.sums, bias=False)
         self.output = nn.Linear(sizes.feature_count, target)
@@ -155,7 +156,7 @@ class Translator(Model[EncoderMemory, DecoderState]):
         return EncoderMemory(prepared, self.context(value), allowed, summary)
 
     def values(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """What there is to look at, the h_t of Eq. 13 (batch, s, c), and their summary."""
+        """The encoder's states h_t of Eq. 13 (batch, s, c), and their summary."""
         embedded = self.dropout(self.source_embedding(source))
         states, summary = self._read(embedded, lengths)  # (batch, s, 2 hidden), (batch, 2 hidden)
         if self.sizes.memory == "last":
@@ -170,15 +171,15 @@ class Translator(Model[EncoderMemory, DecoderState]):
             embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
         )
         states, (last, _) = self.encoder(packed)
-        whole, _ = pad_packed_sequence(states, batch_first=True, total_length=embedded.shape[1])
-        return whole, torch.cat([last[0], last[1]], dim=-1)
+        unpacked, _ = pad_packed_sequence(states, batch_first=True, total_length=embedded.shape[1])
+        return unpacked, torch.cat([last[0], last[1]], dim=-1)
 
     def start(self, memory: EncoderMemory) -> DecoderState:
         first = torch.tanh(self.bridge(memory.summary)).unsqueeze(1)  # (batch, 1, hidden)
         return DecoderState(self.cell.start(first))
 
     def look(self, memory: EncoderMemory, query: Tensor) -> Tensor:
-        """How much states (batch, n, hidden) look at each token of the source, (batch, n, s)."""
+        """The attention of states (batch, n, hidden) to the tokens of the source, (batch, n, s)."""
         nothing = query.new_empty(len(query), 0, self.key_dim)
         prepared, _ = self.similarity.prepare(query, nothing)
         scores = self.similarity.log_score(prepared, memory.key)
@@ -188,29 +189,29 @@ class Translator(Model[EncoderMemory, DecoderState]):
         self, memory: EncoderMemory, state: DecoderState, tokens: Tensor
     ) -> Step[DecoderState]:
         weights = self.look(memory, state.parts[0])
-        said = self._said(tokens) if self.training else self._said_by_distinct(tokens)
-        given = torch.baddbmm(said, weights, memory.mapped)  # (batch, n, g)
+        terms = self._token_terms(tokens) if self.training else self._terms_of_distinct(tokens)
+        given = torch.baddbmm(terms, weights, memory.mapped)  # (batch, n, g)
         parts, features = self._go_on(given, state.parts)
         return Step(self.dropout(features), DecoderState(parts), weights)
 
     def forced(self, memory: EncoderMemory, tokens: Tensor) -> Tensor:
-        said = self._said(tokens)  # by all tokens, at once
+        terms = self._token_terms(tokens)  # by all tokens, at once
         first = self.start(memory).parts
         if isinstance(self.similarity, Additive) and self.sizes.cell == "gru":
-            hidden, given = decode(self.cell, self.similarity, memory, said, first[0])
+            hidden, given = decode(self.cell, self.similarity, memory, terms, first[0])
             features = self.readout(given, hidden)
         else:
-            features = self._unrolled(memory, said, first)
+            features = self._unrolled_in_python(memory, terms, first)
         return self.dropout(features)  # type: ignore[no-any-return]
 
-    def _said(self, tokens: Tensor) -> Tensor:
-        """What tokens (batch, t) say to the cell and the readout, (batch, t, g)."""
+    def _token_terms(self, tokens: Tensor) -> Tensor:
+        """The terms of tokens (batch, t) in cell and readout, (batch, t, g)."""
         return self.token(self.dropout(self.target_embedding(tokens)))  # type: ignore[no-any-return]
 
-    def _said_by_distinct(self, tokens: Tensor) -> Tensor:
-        """The same, but each token is asked once: hypotheses often go on with the same one."""
+    def _terms_of_distinct(self, tokens: Tensor) -> Tensor:
+        """The same, computed once for each distinct token: hypotheses often share tokens."""
         distinct, places = torch.unique(tokens, return_inverse=True)
-        return self._said(distinct)[places]
+        return self._token_terms(distinct)[places]
 
     def _go_on(self, given: Tensor, parts: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         """The next state, and its features."""
@@ -218,13 +219,15 @@ class Translator(Model[EncoderMemory, DecoderState]):
         parts = self.cell.step(to_cell, parts)
         return parts, self.readout(to_readout, parts[0])
 
-    def _unrolled(self, memory: EncoderMemory, said: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
+    def _unrolled_in_python(
+        self, memory: EncoderMemory, terms: Tensor, parts: tuple[Tensor, ...]
+    ) -> Tensor:
         """The features (batch, t, r) of all steps, each made by :meth:`step`'s formula."""
         features = []
-        for now in said.split(1, dim=1):
+        for now in terms.split(1, dim=1):
             weights = self.look(memory, parts[0])
-            parts, found = self._go_on(torch.baddbmm(now, weights, memory.mapped), parts)
-            features.append(found)
+            parts, feature = self._go_on(torch.baddbmm(now, weights, memory.mapped), parts)
+            features.append(feature)
         return torch.cat(features, dim=1)
 
     @property
@@ -240,10 +243,7 @@ class Translator(Model[EncoderMemory, DecoderState]):
 def _comparison(
     similarity: SimilarityLike, query_dim: int, key_dim: int
 ) -> tuple[Similarity, nn.Module]:
-    """A similarity of states, and what maps keys to the size that it compares.
-
-    One that compares only what is of one size gets keys mapped to the size of the queries.
-    """
+    """A similarity of states, and the layer that maps keys to the size of queries, if needed."""
     for size, key_map in (
         (key_dim, nn.Identity()),
         (query_dim, nn.Linear(key_dim, query_dim, False)),

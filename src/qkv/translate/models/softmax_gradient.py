@@ -16,8 +16,8 @@ _AT_ONCE = 2**13  # scores that a thread takes at a time, and at least a row
 _PART = 1024  # scores that are summed up in their own type
 
 
-def turn(scores: Tensor, bias: Tensor, wanted: Tensor, smoothing: float) -> float:
-    """The loss of scores (n, v), a bias still to be added, where tokens (n,) were wanted.
+def turn(scores: Tensor, bias: Tensor, labels: Tensor, smoothing: float) -> float:
+    """The loss of scores (n, v), a bias still to be added, for labels (n,).
 
     The scores become the gradient of that loss with respect to themselves.
     """
@@ -25,7 +25,7 @@ def turn(scores: Tensor, bias: Tensor, wanted: Tensor, smoothing: float) -> floa
     _turn(
         scores,
         bias.detach().contiguous(),
-        wanted.contiguous(),
+        labels.contiguous(),
         smoothing,
         losses,
         count=len(scores),
@@ -74,24 +74,24 @@ def _turn(
     stop: int,
     scores: Real2,
     bias: Real1,
-    wanted: Int1,
+    labels: Int1,
     smoothing: float,
     losses: Double1,
 ) -> None:
-    """Scores count from the largest of a row: sums of what they have in common lose digits."""
+    """Scores are taken relative to the largest of a row: a common offset would cost digits."""
     real, vocabulary = scores.dtype.type, scores.shape[1]
     for row in range(start, stop):
-        own, y = scores[row], wanted[row]
-        top = _shift(own, bias)
-        said = np.float64(own[y]) - top
+        row_scores, y = scores[row], labels[row]
+        top = _shift(row_scores, bias)
+        label_score = np.float64(row_scores[y]) - top
         total, below = 0.0, 0.0
         for i in range(0, vocabulary, _PART):
-            powers, moved = _exponentiate(own[i : i + _PART], top)
+            powers, moved = _exponentiate(row_scores[i : i + _PART], top)
             total += powers
             below += moved
         log_total = math.log(total)
-        # −Σ t log p, with t the wanted token softened: see loss.py
+        # −Σ t log p, with t the smoothed label: see loss.py
         of_all = below / vocabulary - log_total
-        losses[row] = -(1.0 - smoothing) * (said - log_total) - smoothing * of_all
-        _scale(own, real(1.0 / total), real(smoothing / vocabulary))
-        own[y] -= real(1.0 - smoothing)
+        losses[row] = -(1.0 - smoothing) * (label_score - log_total) - smoothing * of_all
+        _scale(row_scores, real(1.0 / total), real(smoothing / vocabulary))
+        row_scores[y] -= real(1.0 - smoothing)

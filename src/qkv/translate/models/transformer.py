@@ -1,4 +1,4 @@
-"""The transformer behind the translator's interface: layers of `qkv.nn`, on both sides."""
+"""A transformer with the translator's interface, of layers of `qkv.nn`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ class LayerKeysValues(NamedTuple):
     key: Tensor
     value: Tensor
 
+    def select(self, rows: Tensor) -> LayerKeysValues:
+        return LayerKeysValues(self.key[rows], self.value[rows])
+
     def cache(self, room: int = 0) -> KVCache:
         """A cache that holds them, with room for more."""
         cache = KVCache(self.key.shape[-2] + room)
@@ -45,37 +48,39 @@ class LayerKeysValues(NamedTuple):
 
 
 class SourceMemory(NamedTuple):
-    """The source as the decoder sees it; each layer's keys and values are made when first asked."""
+    """The encoded source, and each decoder layer's keys and values of it."""
 
     states: Tensor  # (batch, s, d_model)
     lengths: Tensor  # (batch,)
-    kept: tuple[LayerKeysValues, ...]  # one for each layer, none while gradients are wanted
+    layers: tuple[LayerKeysValues, ...]  # one for each layer, none while gradients are needed
 
     def select(self, sentences: Tensor) -> SourceMemory:
-        kept = tuple(LayerKeysValues(*(part[sentences] for part in layer)) for layer in self.kept)
-        return SourceMemory(self.states[sentences], self.lengths[sentences], kept)
+        layers = tuple(
+            LayerKeysValues(*(part[sentences] for part in layer)) for layer in self.layers
+        )
+        return SourceMemory(self.states[sentences], self.lengths[sentences], layers)
 
 
 class DecoderCache(NamedTuple):
-    """What was said so far: each layer's keys and values, n rows for each sentence."""
+    """The tokens so far: each layer's keys and values, n rows for each sentence."""
 
     rows: int
-    kept: tuple[
+    layers: tuple[
         LayerKeysValues, ...
     ]  # parts (batch · rows, heads, t, d); none before the first token
 
     @property
     def length(self) -> int:
-        return self.kept[0].key.shape[-2] if self.kept else 0
+        return self.layers[0].key.shape[-2] if self.layers else 0
 
     def select(self, sentences: Tensor, rows: Tensor) -> DecoderCache:
         entries = (sentences.unsqueeze(-1) * self.rows + rows).flatten()
-        kept = tuple(LayerKeysValues(*(part[entries] for part in layer)) for layer in self.kept)
-        return DecoderCache(rows.shape[1], kept)
+        layers = tuple(layer.select(entries) for layer in self.layers)
+        return DecoderCache(rows.shape[1], layers)
 
 
 class DecoderLayer(nn.Module):
-    """Look at what was said, look at the source, feed forward; each normed first and added."""
+    """Self-attention, attention to the source, feed-forward; pre-norm, with residuals."""
 
     def __init__(self, sizes: TransformerConfig, similarity: HeadSimilarity) -> None:
         super().__init__()
@@ -92,22 +97,22 @@ class DecoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, memory: SourceMemory) -> Tensor:
-        """All tokens (batch, t, d) at once, each looking back only."""
+        """All tokens (batch, t, d) at once, under a causal mask."""
         now = self.norms[0](x)
         x = x + self.dropout(self.said(now, now, now, need_weights=False)[0])
         states, mask = memory.states, Lengths(memory.lengths)
-        asked = self.source(self.norms[1](x), states, states, need_weights=False, mask=mask)[0]
-        return self._fed_forward(x + self.dropout(asked))
+        attended = self.source(self.norms[1](x), states, states, need_weights=False, mask=mask)[0]
+        return self._fed_forward(x + self.dropout(attended))
 
     def step(
-        self, x: Tensor, memory: SourceMemory, source: LayerKeysValues, said: LayerKeysValues | None
+        self, x: Tensor, memory: SourceMemory, source: LayerKeysValues, past: LayerKeysValues | None
     ) -> tuple[Tensor, LayerKeysValues, Tensor]:
-        """The next token of each row (batch, n, d), what is kept of it, and what it looked at."""
+        """The next token of each row (batch, n, d), its keys and values, and its weights."""
         now = self.norms[0](x).flatten(0, 1).unsqueeze(1)  # (batch · n, 1, d)
-        cache = KVCache(1) if said is None else said.cache(room=1)
+        cache = KVCache(1) if past is None else past.cache(room=1)
         answer, _ = self.said(now, now, now, need_weights=False, cache=cache)
         x = x + answer.view_as(x)
-        # The rows of a sentence are so many queries of one source.
+        # The rows of a sentence are queries of one source.
         answer, weights = self.source(
             self.norms[1](x), None, None, mask=Lengths(memory.lengths), cache=source.cache()
         )
@@ -158,7 +163,7 @@ class Transformer(Model[SourceMemory, DecoderCache]):
         if torch.is_grad_enabled():
             return SourceMemory(states, lengths, ())
         return SourceMemory(
-            states, lengths, tuple(self._asked(layer, states) for layer in self.layers)
+            states, lengths, tuple(self._source_keys_values(layer, states) for layer in self.layers)
         )
 
     def start(self, memory: SourceMemory) -> DecoderCache:
@@ -168,13 +173,13 @@ class Transformer(Model[SourceMemory, DecoderCache]):
         if torch.is_grad_enabled():
             raise RuntimeError("a transformer takes single steps under torch.no_grad() only")
         x = self._embedded(self.target_embedding, tokens.unsqueeze(-1), state.length).squeeze(-2)
-        kept = []
+        new_layers = []
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer)
-            said = state.kept[i] if state.kept else None
-            x, new, weights = layer.step(x, memory, memory.kept[i], said)
-            kept.append(new)
-        return Step(self.norm(x), DecoderCache(tokens.shape[1], tuple(kept)), weights)
+            past = state.layers[i] if state.layers else None
+            x, new, weights = layer.step(x, memory, memory.layers[i], past)
+            new_layers.append(new)
+        return Step(self.norm(x), DecoderCache(tokens.shape[1], tuple(new_layers)), weights)
 
     def forced(self, memory: SourceMemory, tokens: Tensor) -> Tensor:
         x = self._embedded(self.target_embedding, tokens)
@@ -190,8 +195,8 @@ class Transformer(Model[SourceMemory, DecoderCache]):
         scaled = embedding(tokens) * self.sizes.d_model**0.5
         return self.dropout(self.positions(scaled, start))  # type: ignore[no-any-return]
 
-    def _asked(self, layer: nn.Module, states: Tensor) -> LayerKeysValues:
-        """What a layer makes of the source, once for all steps."""
+    def _source_keys_values(self, layer: nn.Module, states: Tensor) -> LayerKeysValues:
+        """A layer's keys and values of the source, computed once for all steps."""
         assert isinstance(layer, DecoderLayer)
         cache = KVCache(states.shape[1])
         layer.source(states[:, :0], states, states, need_weights=False, cache=cache)

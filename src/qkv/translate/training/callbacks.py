@@ -1,4 +1,4 @@
-"""How training goes, on the console and in TensorBoard."""
+"""Training progress on the console and in TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WINDOW = 50
 
 
 class Display:
-    """A line that moves with every step, and one that stays for each epoch."""
+    """A progress bar for the steps, and a line for each epoch."""
 
     def __init__(self, console: Console, recipe: TrainingConfig) -> None:
         self.console, self.recipe = console, recipe
@@ -37,7 +37,7 @@ class Display:
         )
         self.task = self.bar.add_task("", epoch="", loss=0.0, speed=0.0, left="?")
         self.recent: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
-        self.begun: tuple[float, float] | None = None
+        self.started: tuple[float, float] | None = None
 
     def __enter__(self) -> Display:
         self.bar.start()
@@ -67,7 +67,7 @@ class Display:
         )
 
     def epoch(self, progress: train.TrainingState, result: Epoch) -> None:
-        source, wanted, found = map(escape, result.sample)
+        source, reference, translation = map(escape, result.sample)
         best = "  [green]best[/]" if result.is_best else ""
         self.console.print(
             f"epoch {result.number}: loss {result.loss:.3f}, validation loss "
@@ -75,15 +75,17 @@ class Display:
             f"{_readable(progress.seconds)}{best}",
             highlight=False,
         )
-        mark = "=" if wanted == found else "≠"
-        self.console.print(f"  [dim]{source} → {found} {mark} {wanted}[/]", highlight=False)
+        mark = "=" if reference == translation else "≠"
+        self.console.print(
+            f"  [dim]{source} → {translation} {mark} {reference}[/]", highlight=False
+        )
 
     def _left(self, progress: train.TrainingState, batches: int, now: float) -> float | None:
         done = (progress.epoch + progress.batch / batches) / self.recipe.epochs
-        if self.begun is None:
-            self.begun = (now, done)
-        taken, share = now - self.begun[0], done - self.begun[1]
-        left = taken / share * (1.0 - done) if share else None
+        if self.started is None:
+            self.started = (now, done)
+        elapsed, share = now - self.started[0], done - self.started[1]
+        left = elapsed / share * (1.0 - done) if share else None
         if self.recipe.minutes is None:
             return left
         budget = max(0.0, 60.0 * self.recipe.minutes - progress.seconds)
@@ -111,22 +113,22 @@ class TensorBoard:
 
 
 class CallbackList:
-    """Watchers that all want to know."""
+    """Several callbacks as one."""
 
-    def __init__(self, *watchers: train.Callback) -> None:
-        self.watchers = watchers
+    def __init__(self, *callbacks: train.Callback) -> None:
+        self.callbacks = callbacks
 
     def step(self, progress: train.TrainingState, batches: int, tokens: int) -> None:
-        for watcher in self.watchers:
-            watcher.step(progress, batches, tokens)
+        for callback in self.callbacks:
+            callback.step(progress, batches, tokens)
 
     def epoch(self, progress: train.TrainingState, result: Epoch) -> None:
-        for watcher in self.watchers:
-            watcher.epoch(progress, result)
+        for callback in self.callbacks:
+            callback.epoch(progress, result)
 
 
 class NullCallback:
-    """Nobody is told."""
+    """A callback that does nothing."""
 
     def step(self, progress: train.TrainingState, batches: int, tokens: int) -> None:
         pass

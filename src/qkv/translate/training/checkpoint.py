@@ -1,13 +1,12 @@
-"""A model on disk: a folder of safetensors and JSON, whole at every moment.
+"""A model on disk: a folder of safetensors and JSON, consistent at every moment.
 
     config.json        format and version, the model's sizes, the recipe, which files count
     vocabulary.json    the two vocabularies
     weights-N.safetensors, training-N.safetensors
                        parameters, and the optimiser's state, after N steps
 
-New files get new names; replacing config.json, which one call of the operating system does or
-does not do, is what makes them count. So a process killed at any moment leaves the last good
-checkpoint. Nothing in the folder is code.
+New files get new names; they become current when config.json is replaced, which is atomic. So a
+process killed at any moment leaves the last good checkpoint. The folder holds no code.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Checkpoint:
         """A new folder for a model, its vocabularies and the facts of its training."""
         if (folder / _CONFIG).exists():
             raise ValueError(
-                f"{folder} already holds a checkpoint; go on with --resume, or name another folder"
+                f"{folder} already holds a checkpoint; continue with --resume, or name another one"
             )
         folder.mkdir(parents=True, exist_ok=True)
         source, target = interpreter.source, interpreter.target
@@ -68,7 +67,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        """The checkpoint in a folder; a clear error where there is none that we can read."""
+        """The checkpoint in a folder; raises ValueError where none can be read."""
         if not (folder / _CONFIG).is_file():
             raise ValueError(f"{folder} holds no checkpoint: there is no {_CONFIG} in it")
         config = _read_json(folder / _CONFIG)
@@ -76,7 +75,7 @@ class Checkpoint:
             raise ValueError(f"{folder / _CONFIG} is not a checkpoint of qkv translate")
         version = config.get("version")
         if type(version) is not int or version < 1:
-            raise ValueError(f"{folder} has format version {version!r}, which there never was")
+            raise ValueError(f"{folder} has format version {version!r}, which is unknown")
         if version > VERSION:
             raise ValueError(
                 f"{folder} has format version {version}; "
@@ -133,7 +132,7 @@ class Checkpoint:
         progress: dict[str, Any],
         is_best: bool,
     ) -> None:
-        """Write the model and all that is needed to go on; `is_best` makes it the one to use."""
+        """Write the model and the training state; `is_best` makes it the one to use."""
         step = progress["step"]
         weights, state = f"weights-{step}.safetensors", f"training-{step}.safetensors"
         to_bytes = require("safetensors.torch", "translate").save
@@ -168,11 +167,11 @@ def restore(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> N
 
 def check_fit(model: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     """Raise ValueError unless the tensors are those of the model's parameters."""
-    own = dict(model.named_parameters())
-    if own.keys() != tensors.keys():
-        odd = sorted(own.keys() ^ tensors.keys())[0]
+    parameters = dict(model.named_parameters())
+    if parameters.keys() != tensors.keys():
+        odd = sorted(parameters.keys() ^ tensors.keys())[0]
         raise ValueError(f"{path} does not fit the model that config.json describes: {odd!r}")
-    for name, parameter in own.items():
+    for name, parameter in parameters.items():
         if parameter.shape != tensors[name].shape:
             raise ValueError(
                 f"{name!r} in {path} must have shape {tuple(parameter.shape)}; "

@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF as sacrebleu counts them."""
+"""The quality of translations: BLEU and chrF by sacrebleu."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Score(NamedTuple):
     exact: float  # the share of sentences that are exactly the reference, in percent
 
 
-def score(found: Sequence[str], wanted: Sequence[str], tokenize: str = "13a") -> Score:
+def score(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:
     """Compare translations with references, one for each.
 
     `tokenize` is sacrebleu's: "13a" for running text, "none" for text that is tokenised already,
@@ -25,19 +25,20 @@ def score(found: Sequence[str], wanted: Sequence[str], tokenize: str = "13a") ->
     >>> score(["ein mann mit hut"], ["ein mann mit hut"], tokenize="none").chrf
     100.0
     """
-    if len(found) != len(wanted):
+    if len(hypotheses) != len(references):
         raise ValueError(
-            f"there must be a reference for each of {len(found)} translations; got {len(wanted)}"
+            f"there must be a reference for each of {len(hypotheses)} translations; "
+            f"got {len(references)}"
         )
     metrics = require("sacrebleu.metrics", "translate")
-    # Text that is tokenised already is what "none" is for; the hint against it would be noise.
+    # force=True: "none" is meant for tokenised text, against which sacrebleu would warn.
     bleu, chrf = metrics.BLEU(tokenize=tokenize, force=True), metrics.CHRF()
-    references = [list(wanted)]
-    exact = sum(a == b for a, b in zip(found, wanted, strict=True)) / max(1, len(found))
+    streams = [list(references)]  # one reference for each sentence
+    matches = sum(a == b for a, b in zip(hypotheses, references, strict=True))
     return Score(
-        bleu.corpus_score(list(found), references).score,
+        bleu.corpus_score(list(hypotheses), streams).score,
         str(bleu.get_signature()),
-        chrf.corpus_score(list(found), references).score,
+        chrf.corpus_score(list(hypotheses), streams).score,
         str(chrf.get_signature()),
-        100.0 * exact,
+        100.0 * matches / max(1, len(hypotheses)),
     )

@@ -1,4 +1,4 @@
-"""One process that trains, or several that share each batch, as torchrun starts them."""
+"""Training in one process, or in several that share each batch, as started by torchrun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qkv.translate.data.batches import Batch
 
 
 class SingleProcess:
-    """One process, which does everything."""
+    """A single process, which trains on all examples."""
 
     count = 1
     number = 0
@@ -39,7 +39,7 @@ class SingleProcess:
 
 
 class Ranks(SingleProcess):
-    """Several processes of a gloo group: each takes every so-many-th example of a batch."""
+    """Several processes of a gloo group: each of them takes every `count`-th example."""
 
     def __init__(self) -> None:
         self._exchange = Exchange()
@@ -52,8 +52,10 @@ class Ranks(SingleProcess):
         return DistributedDataParallel(module)
 
     def total(self, *numbers: float) -> list[float]:
-        found: list[float] = self._exchange.sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
-        return found
+        totals: list[float] = self._exchange.sum(
+            torch.tensor(numbers, dtype=torch.float64)
+        ).tolist()
+        return totals
 
 
 class Loss(nn.Module):
@@ -64,8 +66,8 @@ class Loss(nn.Module):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> Tensor:
-        found: Tensor = self.model.loss(batch, self.smoothing)  # type: ignore[operator]
-        return found
+        loss: Tensor = self.model.loss(batch, self.smoothing)  # type: ignore[operator]
+        return loss
 
 
 @contextmanager

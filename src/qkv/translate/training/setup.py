@@ -1,4 +1,4 @@
-"""From files to a training that can run, begun anew or taken up again."""
+"""From files to a training session, new or resumed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from qkv.translate.training.train import Callback, Training, TrainingConfig
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """How sentences become numbers: in which pieces, how many, one vocabulary or two."""
+    """How sentences are tokenized: the level, the number of pieces, one vocabulary or two."""
 
     level: Level = "subwords"
     size: int = 8000
@@ -60,42 +60,42 @@ DATES = (
 
 class Session(NamedTuple):
     training: Training
-    refused: SkippedLines  # lines that could not be used
+    skipped: SkippedLines  # lines that could not be used
 
 
 def begin(
     folder: Path,
     sources: Sources,
     sizes: RNNConfig | TransformerConfig,
-    spelling: TokenizerConfig,
+    tokenizer: TokenizerConfig,
     recipe: TrainingConfig,
-    watcher: Callback,
+    callback: Callback,
     ranks: SingleProcess | None = None,
 ) -> Session:
     """A new training whose checkpoints go into a new folder; of several processes the first makes
     it."""
     corpus, valid = sources.load()
-    source, target = spelling.learn(corpus)
-    examples, refused = encode(corpus, source, target, spelling.max_length)
+    source, target = tokenizer.learn(corpus)
+    examples, skipped = encode(corpus, source, target, tokenizer.max_length)
     torch.manual_seed(recipe.seed)
     kind = "recurrent" if isinstance(sizes, RNNConfig) else "transformer"
     model = model_of({"kind": kind, **asdict(sizes)}, len(source), len(target))
     interpreter = Interpreter(model, source, target, sources.normalization)
     facts = {
         "sources": sources.to_json(),
-        "max_length": spelling.max_length,
+        "max_length": tokenizer.max_length,
         "recipe": asdict(recipe),
     }
     if ranks is None or ranks.is_first:
         checkpoint = Checkpoint.create(folder, interpreter, facts)
     else:
         checkpoint = Checkpoint(folder)
-        torch.manual_seed(recipe.seed + ranks.number)  # what each drops is its own
-    training = Training(interpreter, examples, valid, recipe, checkpoint, watcher, ranks)
-    return Session(training, refused)
+        torch.manual_seed(recipe.seed + ranks.number)  # dropout differs between processes
+    training = Training(interpreter, examples, valid, recipe, checkpoint, callback, ranks)
+    return Session(training, skipped)
 
 
-def resume(folder: Path, watcher: Callback, ranks: SingleProcess | None = None) -> Session:
+def resume(folder: Path, callback: Callback, ranks: SingleProcess | None = None) -> Session:
     """The training in a folder, from its last checkpoint on."""
     checkpoint = Checkpoint.open(folder)
     config = checkpoint.config
@@ -103,11 +103,11 @@ def resume(folder: Path, watcher: Callback, ranks: SingleProcess | None = None) 
     try:
         corpus, valid = Sources(**config["sources"]).load()
         length = config["max_length"]
-        examples, refused = encode(corpus, interpreter.source, interpreter.target, length)
+        examples, skipped = encode(corpus, interpreter.source, interpreter.target, length)
         recipe = TrainingConfig.from_json(config["recipe"])
-        training = Training(interpreter, examples, valid, recipe, checkpoint, watcher, ranks)
+        training = Training(interpreter, examples, valid, recipe, checkpoint, callback, ranks)
         training.resume()
     except (KeyError, TypeError) as error:
         reason = str(error)[:200]
         raise ValueError(f"{folder} is incomplete: {reason} is missing or wrong") from error
-    return Session(training, refused)
+    return Session(training, skipped)

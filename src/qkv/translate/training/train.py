@@ -1,4 +1,4 @@
-"""Training: batches in an order that only the seed decides, interrupted and resumed at will."""
+"""Training: batches in an order that depends only on the seed; it can be stopped and resumed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from qkv.translate.training.ranks import Loss, SingleProcess
 class TrainingConfig:
     """How to train.
 
-    The learning rate rises in a line over `warmup` steps and falls in a line to a twentieth at the
+    The learning rate rises linearly over `warmup` steps and falls linearly to a twentieth at the
     end of the last epoch. Training ends after `epochs`, after `minutes`, or when `watch` has not
-    become better on the validation pairs for `patience` epochs.
+    improved on the validation pairs for `patience` epochs.
     """
 
     epochs: int = 30
@@ -66,7 +66,7 @@ class TrainingConfig:
 
 @dataclass
 class TrainingState:
-    """How far a training has come: all that its future depends on, beside the tensors."""
+    """The state of a training, in addition to its tensors."""
 
     epoch: int = 0
     batch: int = 0  # within the epoch
@@ -81,7 +81,7 @@ class TrainingState:
 
 
 class Epoch(NamedTuple):
-    """What an epoch came to."""
+    """The results of an epoch."""
 
     number: int
     loss: float  # per target token, smoothed as trained
@@ -93,7 +93,7 @@ class Epoch(NamedTuple):
 
 
 class Callback(Protocol):
-    """Who is told how it goes."""
+    """Is called after each step and each epoch."""
 
     def step(self, progress: TrainingState, batches: int, tokens: int) -> None: ...
 
@@ -101,7 +101,7 @@ class Callback(Protocol):
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong
-    """Training was asked to stop, and has saved all it needs to go on."""
+    """Training was stopped, and has saved the state from which it can be resumed."""
 
 
 class Training:
@@ -109,11 +109,11 @@ class Training:
 
     Args:
         interpreter: the model and its vocabularies.
-        examples: what it learns from.
-        valid: pairs that tell how good it has become.
-        recipe: how it learns.
-        checkpoint: where it is kept; the first of several processes writes it.
-        watcher: who is told.
+        examples: the training examples.
+        valid: the validation pairs.
+        recipe: how to train.
+        checkpoint: where it is saved; the first of several processes writes it.
+        callback: called after each step and each epoch.
         ranks: the processes that share each batch. At the same batches, and without dropout, the
             losses are those of one process up to rounding.
     """
@@ -125,13 +125,13 @@ class Training:
         valid: Sequence[Pair],
         recipe: TrainingConfig,
         checkpoint: Checkpoint,
-        watcher: Callback,
+        callback: Callback,
         ranks: SingleProcess | None = None,
     ) -> None:
         self.ranks = ranks or SingleProcess()
         self.interpreter, self.model = interpreter, interpreter.model
         self.examples, self.valid, self.recipe = examples, valid, recipe
-        self.checkpoint, self.watcher = checkpoint, watcher
+        self.checkpoint, self.callback = checkpoint, callback
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), fused=True, weight_decay=recipe.weight_decay
         )
@@ -147,7 +147,7 @@ class Training:
         ]
 
     def resume(self) -> None:
-        """Go back to where the checkpoint's last save was made."""
+        """Restore the state of the checkpoint's last save."""
         last = self.checkpoint.config["last"]
         progress = TrainingState(**last["progress"])
         if progress.data != self.progress.data:
@@ -176,9 +176,9 @@ class Training:
         out_of_time = minutes is not None and self._agreed(self.progress.seconds >= 60 * minutes)
         return out_of_time or self.progress.waited >= self.recipe.patience
 
-    def _agreed(self, wanted: bool) -> bool:
-        """Whether some process wants it: all do the same at the same step."""
-        return self.ranks.total(float(wanted))[0] > 0
+    def _agreed(self, vote: bool) -> bool:
+        """Whether any process votes for it, so that all do the same at the same step."""
+        return self.ranks.total(float(vote))[0] > 0
 
     def _epoch(self) -> None:
         progress, recipe = self.progress, self.recipe
@@ -188,7 +188,7 @@ class Training:
         while progress.batch < len(groups):
             tokens = self._step(groups[progress.batch], len(groups))
             clock.tick()
-            self.watcher.step(progress, len(groups), tokens)
+            self.callback.step(progress, len(groups), tokens)
             if self._agreed(self._stop):
                 self._save(is_best=False)
                 raise Interrupted
@@ -206,17 +206,17 @@ class Training:
         )
         clock.tick()
         self._save(result.is_best)
-        self.watcher.epoch(progress, result)
+        self.callback.epoch(progress, result)
 
     def _step(self, group: Sequence[int], batches: int) -> int:
         progress, recipe = self.progress, self.recipe
-        own = self.ranks.share(group)
-        # Whoever has nothing to learn from joins in all the same, with a weight of 0.
-        examples = [self.examples[i] for i in own or group[:1]]
+        shard = self.ranks.share(group)
+        # A process without examples takes part too, with a weight of 0.
+        examples = [self.examples[i] for i in shard or group[:1]]
         batch = collate(examples).to(self.model.output.weight.device)
         tokens = sum(len(self.examples[i].target) + 1 for i in group)
         self.optimizer.zero_grad()
-        loss = self._loss(batch) * float(len(own) > 0)
+        loss = self._loss(batch) * float(len(shard) > 0)
         # Gradients are averaged over processes, and each has a part of the sum.
         (loss * (self.ranks.count / tokens)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
@@ -236,10 +236,10 @@ class Training:
         return tokens
 
     def _validated(self) -> Epoch:
-        """How good the model is now, by a greedy search; the progress remembers the best."""
+        """Validate the model with greedy search; the progress keeps the best result."""
         progress, watch = self.progress, self.recipe.watch
-        found = self.interpreter.best([pair.source for pair in self.valid], Search(beam=1))
-        scores = score(found, [pair.target for pair in self.valid], self.recipe.tokenize)
+        translations = self.interpreter.best([pair.source for pair in self.valid], Search(beam=1))
+        scores = score(translations, [pair.target for pair in self.valid], self.recipe.tokenize)
         loss = self._valid_loss()
         now = {"bleu": scores.bleu, "exact": scores.exact, "loss": -loss}[watch]
         is_best = progress.best is None or now > progress.best
@@ -253,7 +253,7 @@ class Training:
             scores.bleu,
             scores.exact,
             is_best,
-            (self.valid[pick].source, self.valid[pick].target, found[pick]),
+            (self.valid[pick].source, self.valid[pick].target, translations[pick]),
         )
 
     @torch.no_grad()
@@ -278,7 +278,7 @@ class Training:
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """Let Ctrl-C and SIGTERM end training after the step that is under way."""
+        """Let Ctrl-C and SIGTERM end training after the current step."""
 
         def ask(number: int, frame: object) -> None:
             self._stop = True

@@ -1,4 +1,4 @@
-"""Alignment: which words of the source each word of the target was made from."""
+"""Alignment: the attention of each target word to the source words."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 def alignment(weights: WeightsLike, source: Sequence[str], target: Sequence[str]) -> Figure:
     """Weights (target, source): the source along the top, the target downwards.
 
-    A frame marks the source word that each target word looks at most.
+    A frame marks the source word with the largest weight for each target word.
 
     >>> import qkv
     >>> figure = qkv.plot.alignment([[0.9, 0.1], [0.2, 0.8]], ["good", "day"], ["guten", "Tag"])
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['good', 'day']
     """
-    found = as_weights(weights, "target", "source")
-    n, m = found.shape
+    matrix = as_weights(weights, "target", "source")
+    n, m = matrix.shape
     rows, columns = as_tokens(target, n, "target"), as_tokens(source, m, "source")
-    figure, axes = cells.sheet(found, rows, columns, highest=1.0)
+    figure, axes = cells.sheet(matrix, rows, columns, highest=1.0)
     frame = require("matplotlib.patches", "plot").Rectangle
-    for place in np.flatnonzero(np.nan_to_num(found).any(axis=1)):
-        best = int(np.nanargmax(found[place]))
+    for place in np.flatnonzero(np.nan_to_num(matrix).any(axis=1)):
+        best = int(np.nanargmax(matrix[place]))
         corner = best - 0.5, place - 0.5
         axes.add_patch(frame(corner, 1, 1, fill=False, edgecolor=palette.QUERY, linewidth=1.2))
     axes.xaxis.tick_top()

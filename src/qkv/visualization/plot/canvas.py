@@ -1,4 +1,4 @@
-"""What all figures share: how one is made, and how it reaches the disk whole."""
+"""What all figures share: their creation, and saving them to disk atomically."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write the figure in the format its name asks for; an interrupted write leaves no half."""
+    """Write the figure in the format of its suffix; an interrupted write leaves no partial file."""
     path = Path(path)
     if path.suffix.lower() not in _FORMATS:
         raise ValueError(f"a plot's name must end in {', '.join(_FORMATS)}; got {path.name!r}")
@@ -34,7 +34,7 @@ def save(figure: Figure, path: str | Path) -> None:
 
 
 def tidy(axes: Axes) -> Axes:
-    """Axes without a box, their lines and numbers quieter than what they measure."""
+    """Axes without a box, in muted colours."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(palette.LINE)
     axes.tick_params(color=palette.LINE, labelcolor=palette.MUTED, labelsize=9)

@@ -1,4 +1,4 @@
-"""Weights as coloured cells, a row for each query: what matrices of all kinds are drawn with."""
+"""Weights as coloured cells, a row for each query: used by all figures of matrices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sheet(
     keys: list[str] | None,
     highest: float,
 ) -> tuple[Figure, Axes]:
-    """A figure that is one matrix, as large as its tokens ask, with its bar of colours."""
+    """A figure of one matrix, sized by its tokens, with a colour bar."""
     n, m = weights.shape
     side = min(0.42, max(0.07, 11 / max(n, m)))
     width, height = (max(side, min(0.24, 1.6 / count)) for count in (m, n))  # no thin strips
@@ -71,11 +71,11 @@ def draw(
 
 
 def bar(figure: Figure, image: AxesImage, axes: Sequence[Axes], height: float) -> None:
-    """What the colours mean, beside axes that are about `height` inches high."""
-    found = figure.colorbar(
+    """Add a colour bar to axes that are about `height` inches high."""
+    colorbar = figure.colorbar(
         image, ax=axes, label="weight", fraction=0.05, pad=0.02, aspect=max(5, height / 0.16)
     )
-    found.ax.spines[:].set_visible(False)
+    colorbar.ax.spines[:].set_visible(False)
 
 
 def number(axes: Axes, weights: npt.NDArray[np.float64], highest: float) -> None:
@@ -89,5 +89,5 @@ def number(axes: Axes, weights: npt.NDArray[np.float64], highest: float) -> None
 
 
 def top_of(weights: npt.NDArray[np.float64]) -> float:
-    """Where the colours end: the greatest weight, or 1 where all are 0."""
+    """The end of the colour scale: the greatest weight, or 1 where all are 0."""
     return float(np.nanmax(weights, initial=0.0)) or 1.0

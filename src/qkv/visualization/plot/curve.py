@@ -1,4 +1,4 @@
-"""Curves of answers with the band in which their means lie."""
+"""Curves of answers with a confidence band."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_NAMES = 12
 
 
 class Curved(NamedTuple):
-    """One line: a name, its answers, and how far down and up their means may lie."""
+    """One line: a name, its answers, and the bounds of their confidence band."""
 
     name: str
     grid: Any  # (n,): numbers or times

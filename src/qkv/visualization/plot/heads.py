@@ -1,4 +1,4 @@
-"""Many heads side by side, in the same colours: where each looks."""
+"""The weights of many heads side by side, on one colour scale."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def heads(
     keys: Sequence[str] | None = None,
     titles: Sequence[str] | None = None,
 ) -> Figure:
-    """Weights (heads, n, m), a small matrix for each head; one scale of colours for all.
+    """Weights (heads, n, m), a small matrix for each head; one colour scale for all.
 
     >>> import torch, qkv
     >>> x = torch.randn(6, 5, 8)
     >>> len(qkv.plot.heads(qkv.weights(x, x)).axes)  # six heads, one colour bar
     7
     """
-    found = as_weights(weights, "heads", "queries", "keys")
-    count, n, m = found.shape
+    per_head = as_weights(weights, "heads", "queries", "keys")
+    count, n, m = per_head.shape
     rows = None if queries is None else as_tokens(queries, n, "queries")
     columns = None if keys is None else as_tokens(keys, m, "keys")
     named = [f"head {i}" for i in range(count)] if titles is None else list(titles)
@@ -47,13 +47,13 @@ def heads(
         across * (width + 0.15) + labels.room(rows, labels.size_for(height / n)) + 0.9,
         down * (height + 0.35) + labels.room(columns, labels.size_for(width / m)),
     )
-    highest = cells.top_of(found)
+    highest = cells.top_of(per_head)
     grid = figure.subplots(down, across, squeeze=False)
     for place, axes in enumerate(grid.flat):
         if place >= count:
             axes.remove()
             continue
-        image = cells.draw(axes, found[place], rows, columns, (width / m, height / n), highest)
+        image = cells.draw(axes, per_head[place], rows, columns, (width / m, height / n), highest)
         axes.set_title(named[place], **labels.text_style(9))
         lowest = place + across >= count
         axes.tick_params(labelleft=place % across == 0, labelbottom=lowest)

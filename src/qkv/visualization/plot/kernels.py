@@ -1,4 +1,4 @@
-"""The kernels' shapes: how fast "alike" fades with distance."""
+"""The shapes of kernels over distance."""
 
 from __future__ import annotations
 

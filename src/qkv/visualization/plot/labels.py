@@ -1,4 +1,4 @@
-"""Tokens as labels: any text is drawn as it stands, and never read as a formula."""
+"""Tokens as labels: any text is drawn literally, and never parsed as a formula."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _LONGEST = 28
 _POINTS_PER_INCH = 72
 
-#: Signs of their own for what would break a line; other control characters have none.
+#: Visible symbols for what would break a line; other control characters have none.
 _SIGNS = {"\n": "↵", "\r": "↵", "\t": "⇥"}
 
 #: Fonts that draw what Matplotlib's own cannot, where they are installed.
@@ -26,7 +26,7 @@ _FALLBACKS = [
 
 
 def short(token: str) -> str:
-    """The token on one line, without control characters, its middle left out if it is long."""
+    """The token on one line, without control characters, with a long one's middle elided."""
     token = "".join(_SIGNS.get(c, c if c.isprintable() else "\ufffd") for c in token)
     if len(token) <= _LONGEST:
         return token
@@ -35,23 +35,23 @@ def short(token: str) -> str:
 
 
 def text_style(size: float) -> dict[str, Any]:
-    """How labels are set; `$` is a token like any other, not the start of a formula."""
+    """Text properties of labels; `$` is a token like any other, not the start of a formula."""
     return {"fontsize": size, "parse_math": False, "fontfamily": ["sans-serif", *_installed()]}
 
 
 def size_for(pitch: float) -> float:
-    """The size in points of labels that stand `pitch` inches apart."""
+    """The font size in points of labels that are `pitch` inches apart."""
     return min(10.0, max(6.0, 0.7 * pitch * _POINTS_PER_INCH))
 
 
 def room(tokens: list[str] | None, size: float) -> float:
-    """About how many inches the longest label takes."""
+    """The approximate width of the longest label in inches."""
     longest = max(map(len, map(short, tokens)), default=0) if tokens else 4
     return 0.62 * size * longest / _POINTS_PER_INCH + 0.1
 
 
 def name_ticks(axis: Axis, tokens: list[str] | None, pitch: float, **style: Any) -> None:
-    """Name as many tokens as have room, `pitch` inches apart; without names, number them."""
+    """Label as many tokens as fit, `pitch` inches apart; without names, number them."""
     if tokens is None:
         axis.set_major_locator(require("matplotlib.ticker", "plot").MaxNLocator(integer=True))
         return

@@ -1,4 +1,4 @@
-"""The attention matrix: who looks at whom, and how much."""
+"""The attention matrix: the weight of each key for each query."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def matrix(
     >>> figure.axes[0].get_title()
     'five words'
     """
-    found = as_weights(weights, "queries", "keys")
-    n, m = found.shape
+    array = as_weights(weights, "queries", "keys")
+    n, m = array.shape
     rows = None if queries is None else as_tokens(queries, n, "queries")
     columns = None if keys is None else as_tokens(keys, m, "keys")
-    highest = cells.top_of(found)
-    figure, axes = cells.sheet(found, rows, columns, highest)
-    cells.number(axes, found, highest)
+    highest = cells.top_of(array)
+    figure, axes = cells.sheet(array, rows, columns, highest)
+    cells.number(axes, array, highest)
     axes.set(xlabel="key", ylabel="query")
     if title is not None:
         axes.set_title(title, **labels.text_style(11))

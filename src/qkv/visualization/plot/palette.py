@@ -10,15 +10,15 @@ from typing import Any
 
 from qkv.optional_dependencies import require
 
-GROUND, PAPER, INK, MUTED, LINE = "#ffffff", "#f6f7f9", "#20242c", "#59616e", "#dfe3e8"
+GROUND, INK, MUTED, LINE = "#ffffff", "#20242c", "#59616e", "#dfe3e8"
 QUERY, KEY, WEIGHT, ANSWER = "#b3430a", "#1f5fa8", "#7a2fa6", "#0b7350"
 
-#: Lines that stand for no role of their own, told apart also in grey.
+#: Lines without a role of their own, distinguishable also in greyscale.
 SERIES = [ANSWER, KEY, QUERY, WEIGHT, MUTED]
 
 
 @cache
 def weights_map() -> Any:
-    """Weights from none to most: one hue, lighter to darker, the same to the colour-blind."""
+    """A sequential colour map for weights: one hue, light to dark, safe for colour blindness."""
     make = require("matplotlib.colors", "plot").LinearSegmentedColormap
     return make.from_list("weights", [GROUND, "#dcc4ea", WEIGHT])

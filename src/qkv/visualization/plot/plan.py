@@ -1,4 +1,4 @@
-"""What a plan costs, and why no other operator was taken."""
+"""The cost of a plan, and why the other operators were not chosen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LETTERS = 86  # in a line of reasons
 
 
 def plan(plan: Plan) -> Figure:
-    """A plan's memory beside that of all scores at once, and what was said of every operator.
+    """A plan's memory compared with that of all scores at once, and the reasons of operators.
 
     >>> import torch, qkv
     >>> x = torch.randn(4096, 64)

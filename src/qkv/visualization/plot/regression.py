@@ -1,4 +1,4 @@
-"""Kernel regression: what was fitted, and what each answer looked at."""
+"""Kernel regression: fits, and the weights of their answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fitted(NamedTuple):
 def fits(
     x: Array, y: Array, query: Array, fitted: Sequence[Fitted], truth: Array | None = None
 ) -> Figure:
-    """Fits side by side, two or three a row, and below each its weights, a row for each query."""
+    """Fits side by side, two or three in a row, and below each its weights, a row per query."""
     across = min(len(fitted), 2 if len(fitted) == 4 else 3)
     down = -(-len(fitted) // across)
     figure = new(2.6 * across + 0.3, 3.9 * down)

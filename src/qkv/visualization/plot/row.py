@@ -26,17 +26,17 @@ def row(weights: WeightsLike, keys: Sequence[str], query: str | None = None) -> 
     >>> [round(float(bar.get_width()), 1) for bar in figure.axes[0].patches]
     [0.1, 0.7, 0.2]
     """
-    found = as_weights(weights, "keys")
-    names = as_tokens(keys, found.size, "keys")
-    pitch = min(0.24, max(0.07, 14 / found.size))
-    figure = new(4.2 + labels.room(names, labels.size_for(pitch)), found.size * pitch + 0.8)
+    row_weights = as_weights(weights, "keys")
+    names = as_tokens(keys, row_weights.size, "keys")
+    pitch = min(0.24, max(0.07, 14 / row_weights.size))
+    figure = new(4.2 + labels.room(names, labels.size_for(pitch)), row_weights.size * pitch + 0.8)
     axes = figure.add_subplot()
-    bars = axes.barh(np.arange(found.size), found, height=0.78, color=palette.WEIGHT)
-    if found.size <= _NUMBERED:
-        axes.bar_label(bars, [f"{weight:.3f}" for weight in found], padding=3, fontsize=8)
+    bars = axes.barh(np.arange(row_weights.size), row_weights, height=0.78, color=palette.WEIGHT)
+    if row_weights.size <= _NUMBERED:
+        axes.bar_label(bars, [f"{weight:.3f}" for weight in row_weights], padding=3, fontsize=8)
     labels.name_ticks(axes.yaxis, names, pitch)
     axes.invert_yaxis()
-    axes.margins(x=0.14, y=0.2 / found.size)
+    axes.margins(x=0.14, y=0.2 / row_weights.size)
     axes.set_xlim(left=0)
     axes.set_xlabel("weight")
     axes.tick_params(axis="y", length=0)

@@ -1,4 +1,4 @@
-"""The soft look-up drawn: which keys of a table an answer was made from."""
+"""A figure of a soft look-up: the weights of a table's keys in an answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def soft_lookup(
     key_name: str,
     value_name: str,
 ) -> Figure:
-    """Weights over keys, below the values they weigh, with the query and its answer marked.
+    """Weights over keys, below their values, with the query and its answer marked.
 
     Keys on a scale are dots and a filled curve; keys that are words are bars, the heaviest first.
     """
@@ -40,9 +40,9 @@ def soft_lookup(
             above.axhspan(answer - spread, answer + spread, color=palette.ANSWER, alpha=0.08, lw=0)
         above.axhline(answer, color=palette.ANSWER, lw=1)
         above.plot([query], [answer], "o", color=palette.ANSWER, ms=8, zorder=5)
-    says = "nothing found" if answer is None else _said(answer)
+    says = "nothing found" if answer is None else _formatted(answer)
     above.set_title(
-        _plain(f"{key_name} {_said(query)} → {value_name} {says}", 90), loc="left", fontsize=11
+        _plain(f"{key_name} {_formatted(query)} → {value_name} {says}", 90), loc="left", fontsize=11
     )
     above.set_ylabel(_plain(value_name))
     below.fill_between(keys[order], weights[order], color=palette.WEIGHT, alpha=0.35, lw=0)
@@ -63,16 +63,16 @@ def _dots(
     weights: np.ndarray,
     order: np.ndarray,
 ) -> None:
-    """Each row a dot, the darker the more it weighs."""
+    """Each row a dot, darker with more weight."""
     heights: Any = [values[place] for place in order]
     if isinstance(values, list):  # too many names would hide each other: the heaviest are shown
         mass: dict[str, float] = {}
         for name, weight in zip(heights, weights, strict=True):
             mass[name] = mass.get(name, 0.0) + weight
         shown = sorted(mass, key=lambda name: -mass[name])[:_MOST_BARS]
-        kept = [place for place, name in enumerate(heights) if name in shown]
-        keys, weights = keys[kept], weights[kept]
-        heights = [_plain(heights[place]) for place in kept]
+        places = [place for place, name in enumerate(heights) if name in shown]
+        keys, weights = keys[places], weights[places]
+        heights = [_plain(heights[place]) for place in places]
     strength = np.sqrt(weights)  # so that small weights are still seen
     axes.scatter(keys, heights, s=9, color=palette.MUTED, alpha=0.35, lw=0)
     axes.scatter(keys, heights, s=8 + 30 * strength, color=palette.KEY, alpha=strength * 0.9, lw=0)
@@ -97,7 +97,7 @@ def _bars(
     for row, place in enumerate(order):
         chosen = values[place] == answer
         axes.annotate(
-            _plain(_said(values[place])),
+            _plain(_formatted(values[place])),
             (shares[row], row),
             (6, 0),
             textcoords="offset points",
@@ -109,14 +109,14 @@ def _bars(
     axes.invert_yaxis()
     axes.set_xlim(0, 1.25 * max(float(shares.max(initial=0.0)), 1e-12))
     axes.set_xlabel(f"weight; beside it the {_plain(value_name)}")
-    says = "nothing found" if answer is None else _said(answer)
-    title = f"{key_name} {_said(query)} → {value_name} {says}"
+    says = "nothing found" if answer is None else _formatted(answer)
+    title = f"{key_name} {_formatted(query)} → {value_name} {says}"
     axes.set_title(_plain(title, 90), loc="left", fontsize=11)
     canvas.tidy(axes)
     return figure
 
 
-def _said(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)

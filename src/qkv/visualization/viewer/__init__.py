@@ -1,4 +1,4 @@
-"""The interactive view: `qkv.view(...)`; this package has another name, or it would hide it."""
+"""The interactive view: `qkv.view(...)`; a package of that name would hide the function."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import base64
 import numpy as np
 import numpy.typing as npt
 
-#: Weights that are not 0 but round to it, so that a masked key can be told from a faint one.
+#: The code of weights that round to 0, so that tiny weights differ from masked keys.
 TINY = 3701
 NOT_A_NUMBER = 4095
 

@@ -1,4 +1,4 @@
-"""The view as one HTML page that needs nothing else: no network, no server."""
+"""The view as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PAGE = """<!doctype html>
 
 
 def page(data: dict[str, Any]) -> str:
-    """The view of `data`, with its module, its style and a policy that lets nothing else run."""
+    """The view of `data`, with its script, its style and a policy that blocks anything else."""
     script = f"{(STATIC / 'view.js').read_text(encoding='utf-8')}\n{_START}\n"
     style = f"{(STATIC / 'view.css').read_text(encoding='utf-8')}\n{_BODY}\n"
     policy = (
@@ -52,7 +52,7 @@ def page(data: dict[str, Any]) -> str:
 
 
 def frame(data: dict[str, Any]) -> str:
-    """The page inside another, apart from it: for notebooks without widgets."""
+    """The page in a sandboxed iframe, for notebooks without widgets."""
     return (
         f'<iframe srcdoc="{html.escape(page(data))}" sandbox="allow-scripts" '
         f'title="{html.escape(data["title"] or "Attention weights")}" '

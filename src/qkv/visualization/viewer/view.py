@@ -23,7 +23,7 @@ from qkv.visualization.viewer.page import frame, page
 if TYPE_CHECKING:
     from qkv.visualization.viewer.widget import AttentionWidget
 
-#: A page of more would take over 134 MB.
+#: A page with more would be larger than 134 MB.
 MOST_WEIGHTS = 2**26
 
 _AXES = ("layers", "heads", "queries", "keys")
@@ -39,7 +39,7 @@ class Recording(Protocol):
 
 @dataclass(frozen=True)
 class View:
-    """Weights to look at: the last line of a notebook's cell shows it, `save` writes a page."""
+    """Weights in an interactive view: notebooks display it, `save` writes a page."""
 
     data: dict[str, Any] = field(repr=False)  # what static/view.js is given
     shape: tuple[int, ...]  # layers, heads, queries, keys
@@ -53,7 +53,7 @@ class View:
             half.write_text(page(self.data), encoding="utf-8")
 
     def widget(self) -> AttentionWidget:
-        """The view as an anywidget, to be placed beside other widgets."""
+        """The view as an anywidget, to be combined with other widgets."""
         require("anywidget", "view")
         from qkv.visualization.viewer.widget import AttentionWidget
 
@@ -82,7 +82,7 @@ def view(
     start: tuple[int, int | None] | None = None,
     title: str | None = None,
 ) -> View:
-    """Weights (heads, n, m) or (n, m), of one layer or several, to look at, hover and search.
+    """Weights (heads, n, m) or (n, m), of one layer or several, in an interactive view.
 
     >>> import torch, qkv
     >>> x = torch.randn(2, 5, 8)  # two heads
@@ -94,8 +94,8 @@ def view(
         weights: (n, m), (heads, n, m), or (layers, heads, n, m) with `layers`, or
             (batch, heads, n, m) or (layers, batch, heads, n, m) with `entry`; or what
             :func:`qkv.record` recorded.
-        queries: the tokens that ask.
-        keys: the tokens that are looked at; the queries' unless given.
+        queries: the tokens of the queries.
+        keys: the tokens of the keys; those of the queries unless given.
         layers: names of the layers, or their numbers.
         heads: names of the heads.
         entry: which entry of a batch to show; of a recording the first unless given.
@@ -121,8 +121,8 @@ def view(
             f"a view holds at most {MOST_WEIGHTS:,} weights; got {count:,}: "
             "choose fewer layers or heads"
         )
-    found = _with_all_axes(weights)
-    layer_count, head_count, n, m = found.shape
+    array = _with_all_axes(weights)
+    layer_count, head_count, n, m = array.shape
     rows = as_tokens(queries, n, "queries")
     columns = as_tokens(queries if keys is None else keys, m, "queries" if keys is None else "keys")
     data = {
@@ -133,9 +133,9 @@ def view(
         "heads": _names(heads, head_count, "heads"),
         "words": None if words is None else _word_numbers(words, rows, columns),
         "start": None if start is None else _start(start, layer_count, head_count),
-        "weights": pack(found),
+        "weights": pack(array),
     }
-    return View(data, found.shape)
+    return View(data, array.shape)
 
 
 def _entry(weights: WeightsLike, entry: int) -> WeightsLike:
@@ -162,14 +162,14 @@ def _with_all_axes(weights: WeightsLike) -> npt.NDArray[np.float64]:
 
 
 def _names(names: Sequence[str | int] | None, count: int, name: str) -> list[str]:
-    found = list(map(str, range(count) if names is None else names))
-    if len(found) != count:
-        raise ValueError(f"{name} must have {count} names, as weights has; got {len(found)}")
-    return found
+    names_list = list(map(str, range(count) if names is None else names))
+    if len(names_list) != count:
+        raise ValueError(f"{name} must have {count} names, as weights has; got {len(names_list)}")
+    return names_list
 
 
 def _numbers(names: list[str]) -> list[str]:
-    """`layers.0.self_attn`, `layers.1.self_attn`, … by what tells them apart, 0, 1, …
+    """`layers.0.self_attn`, `layers.1.self_attn`, … by the number that differs, 0, 1, …
 
     Names that differ by more than one number stay as they are.
     """

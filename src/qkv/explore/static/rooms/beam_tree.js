@@ -1,4 +1,4 @@
-// The beam as a tree: at each step, what went on, what ended, and what was pruned.
+// The beam as a tree: at each step, hypotheses that continue, end, or are pruned.
 
 import { h, format } from "../dom.js";
 import { Figure } from "../figure.js";
@@ -9,7 +9,7 @@ const ROW = 30;
 const TOP = 34;
 
 const FATES = { kept: "goes on", ended: "ends here", pruned: "pruned: others were likelier" };
-// Log p as short as it can be told.
+// Log p, rounded.
 const brief = (number) => (Math.abs(number) < 0.005 ? "−0" : format(number, 3));
 const piece = (text) => (text === " " ? "␣" : text);
 
@@ -18,7 +18,7 @@ export function beamTree({ found, rank }, shell) {
   const figure = new Figure("The beam as a tree", draw, { className: "tree" });
   const scroll = h("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "The beam, step by step" }, figure.element);
 
-  // Nodes of a step stand below each other: those that go on first, in their order.
+  // Nodes of a step are in one column: those that continue first, in their order.
   let laid = { tree: null };
   function layout() {
     const { tree, beam } = found();
@@ -27,8 +27,8 @@ export function beamTree({ found, rank }, shell) {
     tree.forEach((node, i) => { (steps[node.step] ??= []).push(i); });
     const row = new Array(tree.length);
     const order = { kept: 0, ended: 1, pruned: 2 };
-    for (const own of steps) [...own].sort((a, b) => order[tree[a].fate] - order[tree[b].fate]).forEach((i, at) => { row[i] = at; });
-    const deepest = Math.max(...steps.map((own) => own.length));
+    for (const siblings of steps) [...siblings].sort((a, b) => order[tree[a].fate] - order[tree[b].fate]).forEach((i, at) => { row[i] = at; });
+    const deepest = Math.max(...steps.map((siblings) => siblings.length));
     const apart = Math.max(NEAR, Math.min(FAR, (scroll.clientWidth - 70) / steps.length));
     laid = { tree, row, apart, steps: steps.length, width: 70 + apart * steps.length, height: TOP + ROW * deepest + 8, ways: beam.map((one) => one.way) };
     return laid;
@@ -44,15 +44,15 @@ export function beamTree({ found, rank }, shell) {
     scene.circle(14, TOP, 4, "answer");
     tree.forEach((node, i) => {
       const [from, to] = [place(node.parent), place(i)];
-      const own = best.has(i);
-      scene.line([[from.x + 9, from.y], [to.x - 11, to.y]], own ? "answer" : node.fate === "pruned" ? "line" : "key", { width: own ? 2.5 : node.fate === "pruned" ? 1 : 1.2, opacity: own ? 1 : 0.7 });
+      const isBest = best.has(i);
+      scene.line([[from.x + 9, from.y], [to.x - 11, to.y]], isBest ? "answer" : node.fate === "pruned" ? "line" : "key", { width: isBest ? 2.5 : node.fate === "pruned" ? 1 : 1.2, opacity: isBest ? 1 : 0.7 });
     });
     tree.forEach((node, i) => {
       const { x, y } = place(i);
-      const own = best.has(i);
-      const colour = own ? "answer" : node.fate === "pruned" ? "muted" : "ink";
-      if (node.fate === "ended") scene.rect(x - 10, y - 10, 20, 20, "cell", { stroke: own ? "answer" : "muted" });
-      scene.text(x, y + 5, piece(node.text).slice(0, 6), colour, { anchor: "middle", size: node.fate === "pruned" ? 12 : 14, weight: own ? 700 : node.fate === "pruned" ? 400 : 600 });
+      const isBest = best.has(i);
+      const colour = isBest ? "answer" : node.fate === "pruned" ? "muted" : "ink";
+      if (node.fate === "ended") scene.rect(x - 10, y - 10, 20, 20, "cell", { stroke: isBest ? "answer" : "muted" });
+      scene.text(x, y + 5, piece(node.text).slice(0, 6), colour, { anchor: "middle", size: node.fate === "pruned" ? 12 : 14, weight: isBest ? 700 : node.fate === "pruned" ? 400 : 600 });
       scene.text(x + 12, y - 5, brief(node.fate === "ended" ? node.score : node.total), colour, { size: 9 });
     });
   }

@@ -1,4 +1,4 @@
-// Pooling: a query follows the pointer, and what is near it answers.
+// Pooling: a query follows the pointer, and is answered by the points near it.
 
 import { h, field, select, setOptions, button, slider, format, tinted, decodeDoubles, decodeFloats } from "../dom.js";
 import { Figure, axes, span } from "../figure.js";
@@ -11,17 +11,17 @@ const POINTS = ["source", "x", "y", "seed", "count", "noise", "edits"];
 const FIT = [...POINTS, "kernel", "bandwidth", "degree", "level"];
 
 export const room = {
-  lead: "Each point is a key with a value. A query asks all of them at once, and the answer is their mean, weighted by how near they are.",
+  lead: "Each point is a key with a value. A query is compared with all of them, and the answer is their mean, weighted by how near they are.",
   question: {
     text: "The bandwidth grows without end. What does the curve become?",
     options: ["the finest detail", "a flat line, the mean of all", "a straight line through all"],
     right: 1,
-    because: "Every point weighs the same in the end, wherever you ask: attention without a preference is a mean. Drag the bandwidth back and watch it turn into a look-up.",
+    because: "In the limit all points have equal weights, for every query: uniform attention is a mean. Drag the bandwidth back and watch it turn into a look-up.",
     state: { bandwidth: 60 },
   },
   surprise: {
     label: "one wild point",
-    caption: "One point far off drags the whole curve along, however many others disagree: a mean listens to every value. Make the bandwidth smaller and see how far its voice carries.",
+    caption: "One outlier shifts the entire curve, however many other points there are: a mean is sensitive to every value. Make the bandwidth smaller and see how far its influence reaches.",
     state: { edits: "a:2,60", bandwidth: 0.4, query: 2.3 },
   },
   defaults: () => ({ query: 2.5, kernel: "gaussian", bandwidth: 0.3, degree: 0, level: 0.9, seed: 5, count: 100, noise: 1, edits: "", source: "", x: "", y: "", view: "", widths: "", file: "" }),
@@ -29,81 +29,81 @@ export const room = {
 };
 
 function open(state, shell) {
-  const told = { x: new Float64Array(), y: new Float64Array(), curve: null, asked: null, weights: null, chosen: null, kernels: null };
+  const answers = { x: new Float64Array(), y: new Float64Array(), curve: null, asked: null, weights: null, chosen: null, kernels: null };
   const s = () => state.values;
   const body = (names) => Object.fromEntries(names.map((name) => [name, s()[name]]));
   const key = (names) => JSON.stringify(body(names));
   const refused = (text) => shell.refuse(text);
 
   const channels = {
-    points: new Channel("pooling/points", (found) => {
-      told.x = decodeDoubles(found.x);
-      told.y = decodeDoubles(found.y);
-      told.weights = null;
+    points: new Channel("pooling/points", (response) => {
+      answers.x = decodeDoubles(response.x);
+      answers.y = decodeDoubles(response.y);
+      answers.weights = null;
       showEditor();
       chart.redraw();
     }, refused),
-    curve: new Channel("pooling/curve", (found) => {
-      told.curve = Object.fromEntries(Object.entries(found).map(([name, text]) => [name, decodeDoubles(text)]));
+    curve: new Channel("pooling/curve", (response) => {
+      answers.curve = Object.fromEntries(Object.entries(response).map(([name, text]) => [name, decodeDoubles(text)]));
       query.span(...ends());
       query.show(s().query);
       chart.redraw();
     }, refused),
-    ask: new Channel("pooling/ask", (found) => {
-      told.asked = found;
-      told.weights = decodeFloats(found.weights);
+    ask: new Channel("pooling/ask", (response) => {
+      answers.asked = response;
+      answers.weights = decodeFloats(response.weights);
       showAnswer();
       chart.redraw();
     }, refused),
-    choose: new Channel("pooling/choose", (found) => { told.chosen = found; choose.disabled = false; errors.redraw(); },
-      (text) => { told.chosen = null; choose.disabled = true; chosenNote.textContent = text; errors.redraw(); }),
-    kernels: new Channel("pooling/kernels", (found) => { told.kernels = found; showKernels(); }, refused),
+    choose: new Channel("pooling/choose", (response) => { answers.chosen = response; choose.disabled = false; errors.redraw(); },
+      (text) => { answers.chosen = null; choose.disabled = true; chosenNote.textContent = text; errors.redraw(); }),
+    kernels: new Channel("pooling/kernels", (response) => { answers.kernels = response; showKernels(); }, refused),
   };
 
   // The chart, and what the pointer does on it.
   const chart = new Figure("Points, weights and the pooled curve", drawChart, { className: "figure live" });
   const errors = new Figure("Leave-one-out error by bandwidth", drawErrors, { className: "low" });
-  let held = null; // the point under the hand
+  let dragged = null; // the point that is dragged
 
   function ends() {
-    const grid = told.curve?.grid;
+    const grid = answers.curve?.grid;
     if (s().view) return s().view.split(",").map(Number);
-    return grid?.length ? [grid[0], grid[grid.length - 1]] : span(told.x);
+    return grid?.length ? [grid[0], grid[grid.length - 1]] : span(answers.x);
   }
 
-  // Where each point lies and how much it weighs; worked out again only when something changed.
+  // Positions and weights of the points; computed again only when something changed.
   let dots = null;
   function laid({ sx, sy }, ...made) {
     if (dots?.made.every((thing, i) => thing === made[i])) return dots;
-    const n = told.x.length;
-    const fits = told.weights?.length === n;
-    const most = fits ? told.weights.reduce((one, other) => Math.max(one, other), 1e-30) : 1;
+    const n = answers.x.length;
+    const fits = answers.weights?.length === n;
+    const most = fits ? answers.weights.reduce((one, other) => Math.max(one, other), 1e-30) : 1;
     const [small, large] = n > 2000 ? [1.5, 2.4] : [3, 6];
     dots = { made, xs: new Float32Array(n), ys: new Float32Array(n), radii: new Float32Array(n), shares: new Float32Array(n) };
     for (let i = 0; i < n; i++) {
-      dots.shares[i] = fits ? told.weights[i] / most : 0;
+      dots.shares[i] = fits ? answers.weights[i] / most : 0;
       dots.radii[i] = small + Math.sqrt(dots.shares[i]) * large;
-      dots.xs[i] = sx(told.x[i]);
-      dots.ys[i] = sy(told.y[i]);
+      dots.xs[i] = sx(answers.x[i]);
+      dots.ys[i] = sy(answers.y[i]);
     }
     return dots;
   }
 
-  // The ends of the y axis, which ten thousand points need not give anew for every move.
+  // The ends of the y axis, cached for fast moves over many points.
   let heights = null;
   function height() {
-    if (heights?.y !== told.y || heights.curve !== told.curve || heights.moved !== told.moved) heights = { y: told.y, curve: told.curve, moved: told.moved, ends: span(told.y, told.curve?.answer ?? []) };
+    if (heights?.y !== answers.y || heights.curve !== answers.curve || heights.moved !== answers.moved) heights = { y: answers.y, curve: answers.curve, moved: answers.moved, ends: span(answers.y, answers.curve?.answer ?? []) };
     return heights.ends;
   }
 
   function drawChart(scene) {
-    if (!told.x.length) return scene.text(scene.width / 2, scene.height / 2, "Loading the points …", "muted", { anchor: "middle" });
-    const { curve, weights, asked } = told;
+    if (!answers.x.length) return scene.text(scene.width / 2, scene.height / 2, "Loading the points …", "muted", { anchor: "middle" });
+    const { curve, weights, asked } = answers;
     const x = ends();
     const places = (chart.places = axes(scene, { x, y: height(), xName: s().x || "x (keys)", yName: s().y || "y (values)" }));
     const { sx, sy } = places;
     const along = (list) => Array.from(curve.grid, (at, i) => [sx(at), sy(list[i])]);
-    const { xs, ys, radii, shares } = laid(places, scene.width, scene.height, ...x, height(), weights, told.x, told.moved);
+    const { xs, ys, radii, shares } = laid(places, scene.width, scene.height, ...x, height(), weights, answers.x, answers.moved);
     const at = sx(s().query);
     return scene.within(places, () => {
       if (curve) {
@@ -120,21 +120,21 @@ function open(state, shell) {
         if (asked.low !== null) scene.line([[q, sy(asked.low)], [q, sy(asked.high)]], "answer", { width: 5, opacity: 0.35 });
         scene.circle(q, sy(asked.answer), 6, "answer", { stroke: "ground" });
       }
-      if (held !== null) scene.circle(xs[held], ys[held], radii[held] + 4, null, { stroke: "query" });
+      if (dragged !== null) scene.circle(xs[dragged], ys[dragged], radii[dragged] + 4, null, { stroke: "query" });
     });
   }
-  const weightOf = (i) => (told.weights?.length === told.x.length ? format(told.weights[i], 3) : "–");
+  const weightOf = (i) => (answers.weights?.length === answers.x.length ? format(answers.weights[i], 3) : "–");
   tips(chart, {
-    count: () => told.x.length,
-    at: (i) => ({ x: chart.places.sx(told.x[i]), y: chart.places.sy(told.y[i]), text: `point ${i}: key ${format(told.x[i])}, value ${format(told.y[i])}, weight ${weightOf(i)}` }),
-    near: (px, py) => (held === null ? nearTo(px, py) : null),
+    count: () => answers.x.length,
+    at: (i) => ({ x: chart.places.sx(answers.x[i]), y: chart.places.sy(answers.y[i]), text: `point ${i}: key ${format(answers.x[i])}, value ${format(answers.y[i])}, weight ${weightOf(i)}` }),
+    near: (px, py) => (dragged === null ? nearTo(px, py) : null),
     chosen: (i) => { which.value = i; showEditor(); editY.focus(); },
   }, shell);
 
   function nearTo(px, py) {
     let [best, least] = [null, 14 ** 2];
-    for (let i = 0; i < told.x.length; i++) {
-      const apart = (chart.places.sx(told.x[i]) - px) ** 2 + (chart.places.sy(told.y[i]) - py) ** 2;
+    for (let i = 0; i < answers.x.length; i++) {
+      const apart = (chart.places.sx(answers.x[i]) - px) ** 2 + (chart.places.sy(answers.y[i]) - py) ** 2;
       if (apart < least) [best, least] = [i, apart];
     }
     return best;
@@ -148,8 +148,8 @@ function open(state, shell) {
   chart.canvas.addEventListener("pointermove", (event) => {
     if (!chart.places) return;
     const { px, py } = near(event);
-    if (held !== null) {
-      move(held, rounded(chart.places.atX(px)), rounded(chart.places.atY(py)), false);
+    if (dragged !== null) {
+      move(dragged, rounded(chart.places.atX(px)), rounded(chart.places.atY(py)), false);
       return;
     }
     if (px < chart.places.left || px > chart.places.right) return;
@@ -158,19 +158,19 @@ function open(state, shell) {
   chart.canvas.addEventListener("pointerdown", (event) => {
     if (!chart.places) return;
     const { px, py } = near(event);
-    held = nearTo(px, py);
-    if (held !== null) {
+    dragged = nearTo(px, py);
+    if (dragged !== null) {
       chart.canvas.setPointerCapture(event.pointerId);
-      which.value = held;
+      which.value = dragged;
       showEditor();
       event.preventDefault();
     }
   });
   chart.canvas.addEventListener("pointerup", (event) => {
-    if (held === null) return state.set({}, {});
+    if (dragged === null) return state.set({}, {});
     const { px, py } = near(event);
-    const [x, y, place] = [rounded(chart.places.atX(px)), rounded(chart.places.atY(py)), held];
-    held = null;
+    const [x, y, place] = [rounded(chart.places.atX(px)), rounded(chart.places.atY(py)), dragged];
+    dragged = null;
     if (state.dragged && state.dragged.edits !== s().edits) move(place, x, y, true);
     chart.redraw();
   });
@@ -180,7 +180,7 @@ function open(state, shell) {
     edit(`a:${rounded(chart.places.atX(px))},${rounded(chart.places.atY(py))}`);
   });
   const zoomChart = zoom(chart, "points", {
-    all: () => (told.curve?.grid.length ? [told.curve.grid[0], told.curve.grid.at(-1)] : span(told.x)), view: ends, drag: false,
+    all: () => (answers.curve?.grid.length ? [answers.curve.grid[0], answers.curve.grid.at(-1)] : span(answers.x)), view: ends, drag: false,
     about: () => s().query, show: (view) => state.set({ view: view ? view.join(",") : "" }),
   });
 
@@ -189,9 +189,9 @@ function open(state, shell) {
     state.set({ edits: [...(s().edits ? s().edits.split(";") : []), one].join(";") }, { settled });
   }
   function move(place, x, y, settled) {
-    told.x[place] = x;
-    told.y[place] = y;
-    told.moved = (told.moved ?? 0) + 1;
+    answers.x[place] = x;
+    answers.y[place] = y;
+    answers.moved = (answers.moved ?? 0) + 1;
     const edits = s().edits ? s().edits.split(";") : [];
     if (edits.at(-1)?.startsWith(`m:${place},`)) edits.pop();
     state.set({ edits: [...edits, `m:${place},${x},${y}`].join(";") }, { settled });
@@ -206,16 +206,16 @@ function open(state, shell) {
   const noise = slider(0, 3, (value, settled) => state.set({ noise: value }, { settled }));
   const count = select(["20", "100", "1000", "10000"], (value) => state.set({ count: Number(value), edits: "" }));
   const level = select([["0.5", "50 %"], ["0.9", "90 %"], ["0.95", "95 %"]], (value) => state.set({ level: Number(value) }));
-  const choose = button("Choose for me", () => told.chosen && state.set({ bandwidth: Number(told.chosen.choice.toPrecision(4)) }));
+  const choose = button("Choose for me", () => answers.chosen && state.set({ bandwidth: Number(answers.chosen.choice.toPrecision(4)) }));
   const chosenNote = h("p", { className: "note" });
   const [columnX, columnY] = ["x", "y"].map((name) => select([], (value) => state.set({ [name]: value, edits: "", view: "" })));
   const columns = h("div", { className: "row", hidden: true }, field("Keys", columnX), field("Values", columnY));
   const drop = dropPlace(shell, "Drop a CSV or Parquet file of your own", async (source, name) => {
     const { columns: names } = await ask("pooling/columns", { source });
     state.set({ source, x: names[0], y: names[1], edits: "", view: "", file: name });
-    const found = await ask("pooling/points", body(POINTS)).catch(() => null);
-    if (found) {
-      const [low, high] = span(decodeDoubles(found.x));
+    const response = await ask("pooling/points", body(POINTS)).catch(() => null);
+    if (response) {
+      const [low, high] = span(decodeDoubles(response.x));
       state.set({ query: rounded((low + high) / 2), bandwidth: rounded((high - low) / 10) });
     }
   });
@@ -231,10 +231,10 @@ function open(state, shell) {
       button("Delete", () => edit(`d:${Number(which.value)}`))));
   function showEditor() {
     const place = Number(which.value);
-    which.max = told.x.length - 1;
-    if (place < told.x.length) {
-      editX.value = rounded(told.x[place]);
-      editY.value = rounded(told.y[place]);
+    which.max = answers.x.length - 1;
+    if (place < answers.x.length) {
+      editX.value = rounded(answers.x[place]);
+      editY.value = rounded(answers.y[place]);
     }
   }
 
@@ -250,10 +250,10 @@ function open(state, shell) {
   });
 
   function showAnswer() {
-    const { asked } = told;
-    const n = told.weights.length;
+    const { asked } = answers;
+    const n = answers.weights.length;
     const empty = asked.neighbours === 0;
-    const word = empty ? "nothing in sight: the nearest point answers"
+    const word = empty ? "no point within reach: the nearest one answers"
       : asked.neighbours < 1.5 ? "a hard look-up" : asked.neighbours > 0.97 * n && n > 3 ? "the plain mean of all" : "a soft look-up";
     kind.textContent = word;
     facts.replaceChildren(
@@ -273,10 +273,10 @@ function open(state, shell) {
     shell.announce(`At ${format(asked.query)} the answer is ${format(asked.answer)}; ${format(asked.neighbours, 3)} effective neighbours.`);
   }
 
-  const widths = () => (s().widths ? s().widths.split(",").map(Number) : [told.chosen.bandwidths[0], told.chosen.bandwidths.at(-1)]);
+  const widths = () => (s().widths ? s().widths.split(",").map(Number) : [answers.chosen.bandwidths[0], answers.chosen.bandwidths.at(-1)]);
   function drawErrors(scene) {
-    if (!told.chosen) return;
-    const { bandwidths, errors: list, choice } = told.chosen;
+    if (!answers.chosen) return;
+    const { bandwidths, errors: list, choice } = answers.chosen;
     const x = widths();
     const inSight = list.filter((_, i) => bandwidths[i] >= x[0] && bandwidths[i] <= x[1]);
     const places = (errors.places = axes(scene, { x, y: span(inSight.length ? inSight : list), logX: true, xName: "bandwidth", small: true, margin: { bottom: 34, left: 36 } }));
@@ -294,36 +294,36 @@ function open(state, shell) {
     errors.label(`Leave-one-out error by bandwidth; least at ${format(choice, 3)}, yours is ${format(s().bandwidth, 3)}`);
   }
 
-  const tried = (i) => ({ x: errors.places.sx(told.chosen.bandwidths[i]), y: errors.places.sy(told.chosen.errors[i]), text: `bandwidth ${format(told.chosen.bandwidths[i], 3)}: error ${format(told.chosen.errors[i])}` });
+  const tried = (i) => ({ x: errors.places.sx(answers.chosen.bandwidths[i]), y: errors.places.sy(answers.chosen.errors[i]), text: `bandwidth ${format(answers.chosen.bandwidths[i], 3)}: error ${format(answers.chosen.errors[i])}` });
   tips(errors, {
-    count: () => told.chosen?.bandwidths.length ?? 0,
+    count: () => answers.chosen?.bandwidths.length ?? 0,
     at: tried,
-    near: (x) => (errors.places ? alongX(x, told.chosen?.bandwidths.length ?? 0, tried) : null),
-    chosen: (i) => state.set({ bandwidth: Number(told.chosen.bandwidths[i].toPrecision(4)) }),
+    near: (x) => (errors.places ? alongX(x, answers.chosen?.bandwidths.length ?? 0, tried) : null),
+    chosen: (i) => state.set({ bandwidth: Number(answers.chosen.bandwidths[i].toPrecision(4)) }),
   }, shell);
   const zoomErrors = zoom(errors, "bandwidths", {
-    all: () => [told.chosen.bandwidths[0], told.chosen.bandwidths.at(-1)], view: widths, log: true,
+    all: () => [answers.chosen.bandwidths[0], answers.chosen.bandwidths.at(-1)], view: widths, log: true,
     show: (view) => state.set({ widths: view ? view.join(",") : "" }),
   });
 
   function drawKernel(scene, name) {
-    const found = told.kernels?.kernels.find((one) => one.name === name);
-    if (!found) return;
-    const grid = decodeDoubles(told.kernels.grid);
-    const { sx, sy } = axes(scene, { x: [grid[0], grid.at(-1)], y: span(told.y), small: true, margin: { left: 4, right: 4, top: 4, bottom: 4 } });
-    const shape = decodeFloats(found.shape);
+    const fit = answers.kernels?.kernels.find((one) => one.name === name);
+    if (!fit) return;
+    const grid = decodeDoubles(answers.kernels.grid);
+    const { sx, sy } = axes(scene, { x: [grid[0], grid.at(-1)], y: span(answers.y), small: true, margin: { left: 4, right: 4, top: 4, bottom: 4 } });
+    const shape = decodeFloats(fit.shape);
     const high = scene.height - 4;
     scene.area([[sx(grid[0]), high], ...Array.from(grid, (at, i) => [sx(at), high - shape[i] * (high - 24)]), [sx(grid.at(-1)), high]], "weight", { opacity: 0.22 });
-    scene.line(Array.from(grid, (at, i) => [sx(at), sy(decoded(found)[i])]), "answer", { width: 1.8 });
+    scene.line(Array.from(grid, (at, i) => [sx(at), sy(decoded(fit)[i])]), "answer", { width: 1.8 });
     scene.line([[sx(s().query), 4], [sx(s().query), high]], "query", { width: 1 });
   }
-  const decoded = (found) => (found.list ??= decodeDoubles(found.curve));
+  const decoded = (fit) => (fit.list ??= decodeDoubles(fit.curve));
 
   function showKernels() {
     for (const { name, figure, answer } of shapes) {
-      const found = told.kernels.kernels.find((one) => one.name === name);
-      answer.replaceChildren(tinted("answer", format(found.answer, 3)), ` from ${format(found.neighbours, 2)} points`);
-      figure.label(`${name}: answers ${format(found.answer, 3)} from ${format(found.neighbours, 2)} points`);
+      const fit = answers.kernels.kernels.find((one) => one.name === name);
+      answer.replaceChildren(tinted("answer", format(fit.answer, 3)), ` from ${format(fit.neighbours, 2)} points`);
+      figure.label(`${name}: answers ${format(fit.answer, 3)} from ${format(fit.neighbours, 2)} points`);
       figure.redraw();
     }
   }
@@ -360,7 +360,7 @@ function open(state, shell) {
     bandwidth.show(values.bandwidth, `${format(values.bandwidth)}`);
     columns.hidden = !values.source;
     count.disabled = noise.disabled = Boolean(values.source);
-    for (const { name, element: own } of shapes) own.setAttribute("aria-pressed", String(name === values.kernel));
+    for (const { name, element: shape } of shapes) shape.setAttribute("aria-pressed", String(name === values.kernel));
     if (values.source && before?.source !== values.source) {
       ask("pooling/columns", { source: values.source }).then(({ columns: names }) => {
         setOptions(columnX, names);
@@ -388,8 +388,8 @@ function open(state, shell) {
     update,
     figures: () => [chart, errors],
     csvName: "points",
-    rows: () => [["x", "y", "weight"], ...Array.from(told.x, (x, i) => [x, told.y[i], told.weights?.[i] ?? ""])],
-    summary: () => told.asked ? `At ${format(told.asked.query)} the answer is ${format(told.asked.answer)}: ${s().kernel} kernel, bandwidth ${format(s().bandwidth)}, ${told.x.length} points.` : "",
+    rows: () => [["x", "y", "weight"], ...Array.from(answers.x, (x, i) => [x, answers.y[i], answers.weights?.[i] ?? ""])],
+    summary: () => answers.asked ? `At ${format(answers.asked.query)} the answer is ${format(answers.asked.answer)}: ${s().kernel} kernel, bandwidth ${format(s().bandwidth)}, ${answers.x.length} points.` : "",
     redraw: () => [chart, errors, ...shapes.map((shape) => shape.figure)].forEach((figure) => figure.redraw()),
     close() {
       Object.values(channels).forEach((channel) => channel.close());

@@ -1,4 +1,4 @@
-// Sentence: a wall of heads, one of them enlarged, and each weight unfolded into its numbers.
+// Sentence: a grid of heads, one of them enlarged, and each weight expanded into its steps.
 
 import { h, field, select, setOptions, button, slider, format, tinted, decodeFloats } from "../dom.js";
 import { Figure } from "../figure.js";
@@ -11,17 +11,17 @@ const DOG = "When he saw his owner, the dog was happy, so he wagged his tail";
 const READ = ["text", "model", "similarity", "temperature"];
 
 export const room = {
-  lead: "Each word asks all others how much they matter to it. Word vectors answer by likeness alone; a trained model has learned what to look for, a little different in every head.",
+  lead: "Each word attends to all others. Word vectors weight them by similarity alone; a trained model has learned what to attend to, differently in every head.",
   question: {
     text: "“… so he wagged his tail”: which word does the second “he” resemble most, by word vectors?",
     options: ["dog", "owner", "he, the first one, and itself"],
     right: 2,
-    because: "A word vector knows nothing of the sentence: both “he” are the same vector, and look at each other. Choose MiniLM to see a model that reads.",
+    because: "Word vectors do not depend on the sentence: both “he” are the same vector, and attend to each other. Choose MiniLM to see a contextual model.",
     state: { model: "vectors", row: 10 },
   },
   surprise: {
     label: "a head that rests",
-    caption: "This head of MiniLM looks at the first mark, [CLS], almost whatever word asks: it has nothing to say here, and lays its attention down where it does no harm.",
+    caption: "This head of MiniLM attends to the special token [CLS] for almost every query: it uses [CLS] as an attention sink.",
     state: { model: "minilm", layer: 4, head: 5, row: 8 },
   },
   defaults: (hello) => ({
@@ -33,15 +33,15 @@ export const room = {
 
 function open(state, shell) {
   const s = () => state.values;
-  const told = { one: null, two: null, cell: null };
+  const answers = { one: null, two: null, cell: null };
   const refused = (text) => shell.refuse(text);
   const body = (more = {}) => ({ ...Object.fromEntries(READ.map((name) => [name, s()[name]])), layer: s().layer, head: s().head, ...more });
   const channels = {
-    one: new Channel("sentence/look", (found) => { told.one = decoded(found); showOne(); }, refused),
-    two: new Channel("sentence/look", (found) => { told.two = decoded(found); panels[1].matrix.redraw(); showBeside(); }, refused),
-    cell: new Channel("sentence/cell", (found) => { told.cell = found; showCell(); }, refused),
+    one: new Channel("sentence/look", (response) => { answers.one = decoded(response); showOne(); }, refused),
+    two: new Channel("sentence/look", (response) => { answers.two = decoded(response); panels[1].matrix.redraw(); showBeside(); }, refused),
+    cell: new Channel("sentence/cell", (response) => { answers.cell = response; showCell(); }, refused),
   };
-  const decoded = (found) => ({ ...found, weights: decodeFloats(found.weights), rollout: decodeFloats(found.rollout) });
+  const decoded = (response) => ({ ...response, weights: decodeFloats(response.weights), rollout: decodeFloats(response.rollout) });
 
   // The weights of a head, of the mean of a layer's (−1), or of the rollout (layer −1).
   function weightsOf(read, layer, head) {
@@ -54,7 +54,7 @@ function open(state, shell) {
     for (let one = 0; one < read.heads; one++) block(one).forEach((weight, i) => { mean[i] += weight / read.heads; });
     return mean;
   }
-  const places = [() => [told.one, s().layer, s().head], () => (s().beside === "sentence" ? [told.two, s().layer, s().head] : [told.one, s().layer2, s().head2])];
+  const places = [() => [answers.one, s().layer, s().head], () => (s().beside === "sentence" ? [answers.two, s().layer, s().head] : [answers.one, s().layer2, s().head2])];
   const title = (layer, head, read) => (read?.layers === 1 && read.heads === 1 ? "word vectors" : layer < 0 ? "rollout through all layers" : `layer ${Math.min(layer, read.layers - 1)}, ${head < 0 ? "mean of its heads" : `head ${Math.min(head, read.heads - 1)}`}`);
 
   const marksOf = (matrix, which) => {
@@ -112,9 +112,9 @@ function open(state, shell) {
     scene.cells(left, top, cell * n, high * n, n, n, weightsOf(read, layer, head));
     const size = Math.max(7, Math.min(12, high));
     read.pieces.forEach((piece, i) => {
-      const [own, looked] = [i === s().row, i === s().column];
-      scene.text(left - 5, top + (i + 0.5) * high + 4, piece.slice(0, 11), own ? "query" : "muted", { anchor: "end", size, weight: own ? 700 : 400 });
-      scene.text(left + (i + 0.5) * cell + 3, top - 6, piece.slice(0, 11), looked ? "key" : "muted", { size, turn: -60, weight: looked ? 700 : 400 });
+      const [isQuery, isKey] = [i === s().row, i === s().column];
+      scene.text(left - 5, top + (i + 0.5) * high + 4, piece.slice(0, 11), isQuery ? "query" : "muted", { anchor: "end", size, weight: isQuery ? 700 : 400 });
+      scene.text(left + (i + 0.5) * cell + 3, top - 6, piece.slice(0, 11), isKey ? "key" : "muted", { size, turn: -60, weight: isKey ? 700 : 400 });
     });
     if (s().row < n) scene.rect(left, top + s().row * high, cell * n, high, null, { stroke: "query" });
     if (s().row < n && s().column < n) scene.rect(left + s().column * cell, top + s().row * high, cell, high, null, { stroke: "key" });
@@ -122,33 +122,33 @@ function open(state, shell) {
   }
 
   const bars = new Figure("What the query looks at", drawBars, { className: "low" });
-  // Room at the right for the last word, which is written aslant.
-  const barsOf = (width, height) => ({ wide: (width - 22) / told.one.pieces.length, bottom: height - 46 });
+  // Space at the right for the last word, which is rotated.
+  const barsOf = (width, height) => ({ wide: (width - 22) / answers.one.pieces.length, bottom: height - 46 });
   const rowOf = () => {
-    const n = told.one.pieces.length;
+    const n = answers.one.pieces.length;
     const row = Math.min(s().row, n - 1);
-    return weightsOf(told.one, s().layer, s().head).subarray(row * n, (row + 1) * n);
+    return weightsOf(answers.one, s().layer, s().head).subarray(row * n, (row + 1) * n);
   };
   tips(bars, {
-    count: () => told.one?.pieces.length ?? 0,
+    count: () => answers.one?.pieces.length ?? 0,
     at(i) {
       const { wide, bottom } = barsOf(bars.canvas.clientWidth, bars.canvas.clientHeight);
       const weights = rowOf();
-      return { x: (i + 0.5) * wide, y: bottom - (weights[i] / Math.max(...weights, 1e-9)) * (bottom - 18), text: `${told.one.pieces[Math.min(s().row, told.one.pieces.length - 1)]} looks at ${told.one.pieces[i]}: ${format(weights[i], 3)}` };
+      return { x: (i + 0.5) * wide, y: bottom - (weights[i] / Math.max(...weights, 1e-9)) * (bottom - 18), text: `${answers.one.pieces[Math.min(s().row, answers.one.pieces.length - 1)]} looks at ${answers.one.pieces[i]}: ${format(weights[i], 3)}` };
     },
     near(x) {
-      if (!told.one) return null;
+      if (!answers.one) return null;
       const i = Math.floor(x / barsOf(bars.canvas.clientWidth, 0).wide);
-      return i < told.one.pieces.length ? i : null;
+      return i < answers.one.pieces.length ? i : null;
     },
     chosen: (i) => state.set({ column: i }),
   }, shell);
   bars.canvas.addEventListener("click", (event) => {
-    const i = told.one ? Math.floor(event.offsetX / barsOf(bars.canvas.clientWidth, 0).wide) : -1;
-    if (i >= 0 && i < told.one.pieces.length) state.set({ column: i });
+    const i = answers.one ? Math.floor(event.offsetX / barsOf(bars.canvas.clientWidth, 0).wide) : -1;
+    if (i >= 0 && i < answers.one.pieces.length) state.set({ column: i });
   });
   function drawBars(scene) {
-    const { one } = told;
+    const { one } = answers;
     if (!one) return;
     const n = one.pieces.length;
     const row = Math.min(s().row, n - 1);
@@ -170,7 +170,7 @@ function open(state, shell) {
   const wallPart = h("section", { className: "panel stack wide", "aria-label": "Wall of heads" }, h("h2", {}, "All heads: choose one to enlarge"), wall);
   let pictures = [];
   function showWall() {
-    const { one } = told;
+    const { one } = answers;
     wallPart.hidden = one.layers * one.heads === 1;
     if (wallPart.hidden) return;
     if (pictures.length !== one.layers * one.heads || wall.children.length !== one.layers) {
@@ -203,7 +203,7 @@ function open(state, shell) {
   const facts = h("div", { className: "facts" });
   const note = h("p", { className: "note" });
   function showOne() {
-    const { one } = told;
+    const { one } = answers;
     if (s().row >= one.pieces.length || s().column >= one.pieces.length) return state.set({ row: Math.min(s().row, one.pieces.length - 1), column: Math.min(s().column, one.pieces.length - 1) });
     showWall();
     for (const [element, value] of [[query, s().row], [key, s().column]]) {
@@ -233,15 +233,15 @@ function open(state, shell) {
   // One weight, unfolded.
   const unfolded = h("div", { className: "stack", role: "group", "aria-label": "How the weight comes about" });
   function askCell() {
-    const { one } = told;
+    const { one } = answers;
     if (!one || s().layer < 0 || s().head < 0) {
-      told.cell = null;
+      answers.cell = null;
       return showCell();
     }
     return channels.cell.ask(body({ layer: Math.min(s().layer, one.layers - 1), head: Math.min(s().head, one.heads - 1), row: s().row, column: s().column }), JSON.stringify(body()));
   }
   function showCell() {
-    const { one, cell } = told;
+    const { one, cell } = answers;
     if (!one) return;
     if (!cell) return unfolded.replaceChildren(h("p", { className: "note" }, "A mean or a rollout has no single product: choose a layer and a head."));
     const [q, k] = [tinted("query", one.pieces[s().row]), tinted("key", one.pieces[s().column])];
@@ -280,7 +280,7 @@ function open(state, shell) {
   });
 
   function showChoices() {
-    const { one } = told;
+    const { one } = answers;
     if (!one) return;
     layer.value = String(Math.min(s().layer, one.layers - 1));
     layer2.value = String(Math.min(s().layer2, one.layers - 1));
@@ -320,14 +320,14 @@ function open(state, shell) {
       if (changed([...READ, "layer", "head"])) {
         if (before && changed(READ)) viewPlace.replaceChildren();
         channels.one.ask(body(), JSON.stringify(READ.map((name) => values[name])));
-        if (told.one && !changed(READ)) showOne();
-      } else if (told.one) showOne();
+        if (answers.one && !changed(READ)) showOne();
+      } else if (answers.one) showOne();
       if (values.beside === "sentence" && (changed([...READ, "beside", "text2", "layer", "head"]))) channels.two.ask(body({ text: values.text2 }), JSON.stringify([READ.map((name) => values[name]), values.text2]));
       showBeside();
     },
     figures: () => [panels[0].matrix, ...(s().beside === "nothing" ? [] : [panels[1].matrix]), bars],
     rows() {
-      const { one } = told;
+      const { one } = answers;
       if (!one) return [];
       const weights = weightsOf(one, s().layer, s().head);
       const n = one.pieces.length;
@@ -337,7 +337,7 @@ function open(state, shell) {
     page: async () => new Blob([(await ask("sentence/page", body())).page], { type: "text/html" }),
     redraw() {
       [...panels.map((panel) => panel.matrix), bars].forEach((figure) => figure.redraw());
-      if (told.one) showWall();
+      if (answers.one) showWall();
     },
     close() {
       Object.values(channels).forEach((channel) => channel.close());

@@ -14,17 +14,17 @@ const SIDE = 41;
 const TOKENS = "cat:1.2,0.3;dog:1,0.6;wolf:0.7,1;tree:-0.4,1.2;rock:-1.1,0.2;sea:-0.6,-1;ship:0.3,-1.2";
 
 export const room = {
-  lead: "What does “alike” mean? Two answers to that question weigh the same seven tokens. Drag a token, change the temperature, paint a mask.",
+  lead: "Two similarities compare the same seven tokens. Drag a token, change the temperature, paint a mask.",
   question: {
     text: "The temperature falls towards zero. What does the softmax become?",
     options: ["all weights equal", "one weight of 1: the best key takes all", "all weights 0"],
     right: 1,
-    because: "Cold attention is a hard choice with an entropy of 0 bits; hot attention hears everyone alike. Temperature is the bandwidth of a softmax.",
+    because: "At low temperature attention is a hard choice with an entropy of 0 bits; at high temperature it is uniform. Temperature is the bandwidth of a softmax.",
     state: { temperature: 0.02 },
   },
   surprise: {
     label: "one long vector",
-    caption: "“the” is simply long. Under the dot product every token on its side adores it, even those that point elsewhere; the cosine does not care for length, and sees through it.",
+    caption: "“the” is simply long. Under the dot product every token on its side attends to it, even those in other directions; the cosine does not depend on length.",
     state: { tokens: "cat:0.6,0.3;dog:0.5,0.4;wolf:0.3,0.6;the:1.9,1.8;tree:-0.2,0.6;rock:0.7,-0.2;ship:0.1,0.5", left: "dot", right: "cosine", temperature: 0.4 },
   },
   defaults: () => ({ left: "scaled_dot", right: "gaussian", tokens: TOKENS, row: 0, temperature: 1, bandwidth: 0.5, seed: 5, formula: "-sum(abs(q - k))", mask: "none", size: 1, painted: "" }),
@@ -33,8 +33,8 @@ export const room = {
 
 function open(state, shell) {
   const s = () => state.values;
-  let told = null;
-  const channel = new Channel("similarity/compare", (found) => { told = found; show(); }, (text) => shell.refuse(text));
+  let answers = null;
+  const channel = new Channel("similarity/compare", (response) => { answers = response; show(); }, (text) => shell.refuse(text));
   const tokens = () => s().tokens.split(";").map((part) => {
     const [word, place] = part.split(/:(?=[^:]*$)/);
     const [x, y] = (place ?? "0,0").split(",").map(Number);
@@ -42,34 +42,34 @@ function open(state, shell) {
   });
   const write = (list) => list.map(({ word, x, y }) => `${word}:${x},${y}`).join(";");
 
-  // What the cells of a matrix and the places of a plane have to tell.
+  // Tooltips for the cells of a matrix and the places of a plane.
   const number = (value) => (value === null ? "no number" : format(value, 3));
   const cellsOf = (matrix, place) => {
-    const count = () => (told ? told.words.length ** 2 : 0);
+    const count = () => (answers ? answers.words.length ** 2 : 0);
     const at = (i) => {
-      const n = told.words.length;
+      const n = answers.words.length;
       const { left, top, cell } = grid(matrix.canvas.clientWidth, matrix.canvas.clientHeight, n);
       const [row, column] = [Math.floor(i / n), i % n];
       return { x: left + (column + 0.5) * cell, y: top + (row + 0.5) * cell,
-        text: `${told.words[row]} looks at ${told.words[column]}: score ${number(told.sides[place].scores[row][column])}, weight ${format(decodeFloats(told.sides[place].weights)[i], 3)}` };
+        text: `${answers.words[row]} looks at ${answers.words[column]}: score ${number(answers.sides[place].scores[row][column])}, weight ${format(decodeFloats(answers.sides[place].weights)[i], 3)}` };
     };
     const near = (x, y) => {
-      if (!told) return null;
-      const n = told.words.length;
+      if (!answers) return null;
+      const n = answers.words.length;
       const { left, top, cell } = grid(matrix.canvas.clientWidth, matrix.canvas.clientHeight, n);
       const [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
       return row >= 0 && row < n && column >= 0 && column < n ? row * n + column : null;
     };
-    return { count, at, near, columns: () => told.words.length, chosen: (i) => state.set({ row: Math.floor(i / told.words.length) }) };
+    return { count, at, near, columns: () => answers.words.length, chosen: (i) => state.set({ row: Math.floor(i / answers.words.length) }) };
   };
   const planeOf = (surface, place) => ({
-    count: () => (told ? SIDE * SIDE : 0),
+    count: () => (answers ? SIDE * SIDE : 0),
     columns: () => SIDE,
     at: (i) => {
       const [row, column] = [Math.floor(i / SIDE), i % SIDE];
       const [wide, high] = [surface.canvas.clientWidth / SIDE, surface.canvas.clientHeight / SIDE];
       const spot = (step) => format(-REACH + (2 * REACH * step) / (SIDE - 1), 2);
-      const score = decodeFloats(told.sides[place].surface)[i];
+      const score = decodeFloats(answers.sides[place].surface)[i];
       return { x: (column + 0.5) * wide, y: (row + 0.5) * high, text: `a key at ${spot(column)}, ${spot(SIDE - 1 - row)} would score ${Math.abs(score) > 1e29 ? "no number" : format(score, 3)}` };
     },
     near: (x, y) => {
@@ -102,9 +102,9 @@ function open(state, shell) {
   });
 
   function drawMatrix(scene, place) {
-    if (!told) return;
-    const { words } = told;
-    const weights = decodeFloats(told.sides[place].weights);
+    if (!answers) return;
+    const { words } = answers;
+    const weights = decodeFloats(answers.sides[place].weights);
     const n = words.length;
     const { left, top, cell } = grid(scene.width, scene.height, n);
     scene.cells(left, top, cell * n, cell * n, n, n, weights);
@@ -124,33 +124,33 @@ function open(state, shell) {
 
   const onPlane = (scene, { x, y }) => [((x + REACH) / (2 * REACH)) * scene.width, ((REACH - y) / (2 * REACH)) * scene.height];
   function drawSurface(scene, place) {
-    if (!told) return;
-    const scores = decodeFloats(told.sides[place].surface);
+    if (!answers) return;
+    const scores = decodeFloats(answers.sides[place].surface);
     let [low, high] = [Infinity, -Infinity];
     for (const score of scores) {
       if (Math.abs(score) < 1e29) { low = Math.min(low, score); high = Math.max(high, score); }
     }
     scene.cells(0, 0, scene.width, scene.height, SIDE, SIDE, scores.map((score) => (score - low) / (high - low || 1)));
-    const n = told.words.length;
-    const weights = decodeFloats(told.sides[place].weights);
+    const n = answers.words.length;
+    const weights = decodeFloats(answers.sides[place].weights);
     tokens().forEach((token, i) => {
       const [x, y] = onPlane(scene, token);
-      const own = i === s().row;
-      scene.circle(x, y, 5 + 9 * Math.sqrt(weights[s().row * n + i] || 0), own ? "query" : "key", { stroke: "ground", opacity: 0.9 });
+      const isQuery = i === s().row;
+      scene.circle(x, y, 5 + 9 * Math.sqrt(weights[s().row * n + i] || 0), isQuery ? "query" : "key", { stroke: "ground", opacity: 0.9 });
     });
     // Words on top of all circles; that of the query last.
     const order = tokens().map((token, i) => [token, i === s().row]).sort((one, other) => one[1] - other[1]);
-    order.forEach(([token, own]) => {
+    order.forEach(([token, isQuery]) => {
       const [x, y] = onPlane(scene, token);
       const wide = 7 * token.word.length + 6;
       scene.rect(x - wide / 2, y - 27, wide, 16, "ground", { opacity: 0.72 });
-      scene.text(x, y - 15, token.word, "ink", { anchor: "middle", size: 12, weight: own ? 700 : 500 });
+      scene.text(x, y - 15, token.word, "ink", { anchor: "middle", size: 12, weight: isQuery ? 700 : 500 });
     });
   }
 
   // Tokens are dragged on either plane; a click makes one the query.
   function drags(canvas) {
-    let held = null;
+    let dragged = null;
     let moved = false;
     const at = (event) => [(event.offsetX / canvas.clientWidth) * 2 * REACH - REACH, REACH - (event.offsetY / canvas.clientHeight) * 2 * REACH];
     canvas.addEventListener("pointerdown", (event) => {
@@ -158,22 +158,22 @@ function open(state, shell) {
       const apart = tokens().map((token) => Math.hypot(token.x - x, token.y - y));
       const near = apart.indexOf(Math.min(...apart));
       if (apart[near] > 0.35) return;
-      held = near;
+      dragged = near;
       moved = false;
       canvas.setPointerCapture(event.pointerId);
       event.preventDefault();
     });
     canvas.addEventListener("pointermove", (event) => {
-      if (held === null) return;
+      if (dragged === null) return;
       moved = true;
-      place(held, ...at(event), false);
+      place(dragged, ...at(event), false);
     });
     canvas.addEventListener("pointerup", () => {
-      if (held !== null) {
+      if (dragged !== null) {
         if (moved) state.set({}, {});
-        else state.set({ row: held });
+        else state.set({ row: dragged });
       }
-      held = null;
+      dragged = null;
     });
   }
   const within = (number) => Math.max(-REACH, Math.min(REACH, Number(number.toFixed(2))));
@@ -226,24 +226,24 @@ function open(state, shell) {
 
   function show() {
     sides.forEach((side, i) => {
-      const found = told.sides[i];
-      const own = found.entropy[s().row];
-      const mean = found.entropy.reduce((sum, each) => sum + (each ?? 0), 0) / found.entropy.length;
+      const result = answers.sides[i];
+      const entropy = result.entropy[s().row];
+      const mean = result.entropy.reduce((sum, each) => sum + (each ?? 0), 0) / result.entropy.length;
       side.entropy.replaceChildren(
-        h("span", {}, tinted("query", told.words[s().row] ?? ""), " looks with ", tinted("weight", own === null ? "no number of" : format(own, 3)), " bits of entropy"),
-        h("span", {}, "mean ", tinted("weight", format(mean, 3)), ` of at most ${format(Math.log2(told.words.length), 3)}`));
-      side.plan.textContent = found.large ?? found.plan;
-      const weights = decodeFloats(found.weights);
-      const n = told.words.length;
+        h("span", {}, tinted("query", answers.words[s().row] ?? ""), " attends with ", tinted("weight", entropy === null ? "no number of" : format(entropy, 3)), " bits of entropy"),
+        h("span", {}, "mean ", tinted("weight", format(mean, 3)), ` of at most ${format(Math.log2(answers.words.length), 3)}`));
+      side.plan.textContent = result.large ?? result.plan;
+      const weights = decodeFloats(result.weights);
+      const n = answers.words.length;
       const mine = Array.from(weights.slice(s().row * n, (s().row + 1) * n));
-      const best = told.words[mine.indexOf(Math.max(...mine))];
-      side.matrix.label(`Weights under ${found.name}: ${told.words[s().row]} looks most at ${best}, ${format(Math.max(...mine), 3)}`);
-      side.surface.label(`Score of ${told.words[s().row]} over the plane of keys under ${found.name}`);
+      const best = answers.words[mine.indexOf(Math.max(...mine))];
+      side.matrix.label(`Weights under ${result.name}: ${answers.words[s().row]} looks most at ${best}, ${format(Math.max(...mine), 3)}`);
+      side.surface.label(`Score of ${answers.words[s().row]} over the plane of keys under ${result.name}`);
       side.matrix.redraw();
       side.surface.redraw();
     });
-    shell.code(told.sides.map((side) => `# ${side.name}\n${side.python}`).join("\n\n"), told.sides.map((side) => side.command).filter(Boolean).join("\n"));
-    shell.announce(sides.map((side, i) => `${told.sides[i].name}: entropy ${format(told.sides[i].entropy[s().row], 3)} bits`).join("; "));
+    shell.code(answers.sides.map((side) => `# ${side.name}\n${side.python}`).join("\n\n"), answers.sides.map((side) => side.command).filter(Boolean).join("\n"));
+    shell.announce(sides.map((side, i) => `${answers.sides[i].name}: entropy ${format(answers.sides[i].entropy[s().row], 3)} bits`).join("; "));
   }
 
   const planTitle = h("h2", {});
@@ -291,11 +291,11 @@ function open(state, shell) {
       sides.forEach((side) => side.surface.redraw());
     },
     figures: () => sides.flatMap((side) => [side.matrix, side.surface]),
-    rows: () => (told ? [["similarity", "query", "key", "score", "weight"], ...told.sides.flatMap((side) => {
+    rows: () => (answers ? [["similarity", "query", "key", "score", "weight"], ...answers.sides.flatMap((side) => {
       const weights = decodeFloats(side.weights);
-      return told.words.flatMap((query, i) => told.words.map((key, j) => [side.name, query, key, side.scores[i][j], weights[i * told.words.length + j]]));
+      return answers.words.flatMap((query, i) => answers.words.map((key, j) => [side.name, query, key, side.scores[i][j], weights[i * answers.words.length + j]]));
     })] : []),
-    summary: () => `${told?.sides.map((side) => side.name).join(" and ")}, temperature ${format(s().temperature)}, mask: ${s().mask}.`,
+    summary: () => `${answers?.sides.map((side) => side.name).join(" and ")}, temperature ${format(s().temperature)}, mask: ${s().mask}.`,
     redraw: () => sides.forEach((side) => { side.matrix.redraw(); side.surface.redraw(); }),
     close() {
       channel.close();

@@ -1,6 +1,6 @@
-// Table: ask a table softly, and see which rows spoke.
+// Table: a soft query to a table, and the weights of its rows.
 
-import { h, field, select, setOptions, button, slider, format, tinted } from "../dom.js";
+import { h, field, select, setOptions, slider, format, tinted } from "../dom.js";
 import { Figure, axes, span } from "../figure.js";
 import { along as alongX, nearest, tips, zoom } from "../chart.js";
 import { furtherTerms } from "./table_terms.js";
@@ -11,17 +11,17 @@ const HOW = ["source", "key", "value", "similarity", "where", "by", "weight", "d
 const SHOWN = 12; // rows in the table below the figure
 
 export const room = {
-  lead: "A database answers exactly or not at all. Ask it softly instead: every row answers, as loudly as its key is like yours.",
+  lead: "A database answers exactly or not at all. Ask it softly instead: every row answers, weighted by the similarity of its key.",
   question: {
     text: "Nobody in this table has a grade of exactly 3.475. What does the hard look-up, “equal”, say?",
     options: ["the salary of 3.47", "a mean of neighbours", "nothing at all"],
     right: 2,
-    because: "Equal keys or silence: that is a dictionary. Choose gaussian and the same question has an answer, with an interval.",
+    because: "A dictionary answers equal keys only. Choose gaussian and the same query has an answer, with an interval.",
     state: { source: "salaries", key: "gpa", value: "salary", similarity: "equal", query: "3.475", where: "" },
   },
   surprise: {
     label: "a name misspelt",
-    caption: "“Jon Do” is in no row. Compared letter by letter, the table still knows whom you meant, and says how sure it is.",
+    caption: "“Jon Do” is in no row. Compared letter by letter, the table still finds the most similar name, with its weight.",
     state: { source: "students", key: "name", value: "major", similarity: "fuzzy", bandwidth: "", query: "Jon Do" },
   },
   defaults: (hello) => ({
@@ -32,36 +32,36 @@ export const room = {
 };
 
 function open(state, shell) {
-  const told = { columns: [], rows: null, answer: null, curve: null };
+  const answers = { columns: [], rows: null, answer: null, curve: null };
   const s = () => state.values;
   const wide = (text) => (text === "" ? null : Number(text));
-  const body = () => ({ ...Object.fromEntries(HOW.map((name) => [name, s()[name]])), bandwidth: wide(s().bandwidth), also: terms.also().map((own) => ({ ...own, bandwidth: wide(own.bandwidth) })) });
-  const column = (name) => told.columns.find((one) => one.name === name);
+  const body = () => ({ ...Object.fromEntries(HOW.map((name) => [name, s()[name]])), bandwidth: wide(s().bandwidth), also: terms.also().map((term) => ({ ...term, bandwidth: wide(term.bandwidth) })) });
+  const column = (name) => answers.columns.find((one) => one.name === name);
 
   const channels = {
-    columns: new Channel("table/columns", (found) => {
-      Object.assign(told, found);
+    columns: new Channel("table/columns", (response) => {
+      Object.assign(answers, response);
       showColumns();
       if (!column(s().key) || !column(s().value)) return settle();
       askAll();
-    }, (text) => { Object.assign(told, { columns: [], rows: null, answer: null, curve: null }); shell.refuse(text); clear(); }),
-    ask: new Channel("table/ask", (found) => { told.answer = found; showAnswer(); weights.redraw(); }, (text) => { told.answer = null; clear(); shell.refuse(text); }),
-    curve: new Channel("table/curve", (found) => { told.curve = found; curveNote.textContent = ""; curve.redraw(); },
-      (text) => { told.curve = null; curveNote.textContent = text[0].toUpperCase() + text.slice(1) + "."; curve.redraw(); }),
+    }, (text) => { Object.assign(answers, { columns: [], rows: null, answer: null, curve: null }); shell.refuse(text); clear(); }),
+    ask: new Channel("table/ask", (response) => { answers.answer = response; showAnswer(); weights.redraw(); }, (text) => { answers.answer = null; clear(); shell.refuse(text); }),
+    curve: new Channel("table/curve", (response) => { answers.curve = response; curveNote.textContent = ""; curve.redraw(); },
+      (text) => { answers.curve = null; curveNote.textContent = text[0].toUpperCase() + text.slice(1) + "."; curve.redraw(); }),
   };
 
-  // A table that has not the columns that were asked for gets those it has.
+  // If the table lacks the requested columns, use others.
   function settle() {
-    const numbers = told.columns.filter((one) => one.kind === "number");
-    const [key, value] = numbers.length > 1 ? numbers : [told.columns[0], told.columns[1] ?? told.columns[0]];
+    const numbers = answers.columns.filter((one) => one.kind === "number");
+    const [key, value] = numbers.length > 1 ? numbers : [answers.columns[0], answers.columns[1] ?? answers.columns[0]];
     chooseKey(key.name, { ...PLAIN, value: value.name });
   }
-  const usual = (own) => (own.kind === "text" ? "fuzzy" : own.similarities.includes("gaussian") ? "gaussian" : "equal");
+  const usual = (described) => (described.kind === "text" ? "fuzzy" : described.similarities.includes("gaussian") ? "gaussian" : "equal");
   const PLAIN = { also: "", by: "", weight: "", decay: "", half_life: "", as_of: "", view: "" };
   function chooseKey(name, more = {}) {
-    const own = column(name);
-    const middle = own.ends ? String(Number(((own.ends[0] + own.ends[1]) / 2).toPrecision(3))) : "";
-    state.set({ key: name, similarity: usual(own), bandwidth: "", query: middle, low: "", high: "", view: "", ...more });
+    const described = column(name);
+    const middle = described.ends ? String(Number(((described.ends[0] + described.ends[1]) / 2).toPrecision(3))) : "";
+    state.set({ key: name, similarity: usual(described), bandwidth: "", query: middle, low: "", high: "", view: "", ...more });
   }
 
   const sources = select([], (value) => state.set({ source: value, file: "", where: "", ...PLAIN, ...(value === "students" ? room.surprise.state : value === "salaries" ? { key: "gpa", value: "salary", similarity: "gaussian", bandwidth: "0.1", query: "3.5" } : {}) }));
@@ -84,17 +84,17 @@ function open(state, shell) {
   const plan = h("pre", { className: "plan", tabIndex: 0, "aria-label": "The plan" });
   const rows = h("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Rows that weighed most" });
   const curveNote = h("p", { className: "note", role: "status" });
-  const terms = furtherTerms(state, { columns: () => told.columns, usual });
+  const terms = furtherTerms(state, { columns: () => answers.columns, usual });
   const weights = new Figure("Weights over the keys", drawWeights);
   const curve = new Figure("The answer over a range of queries", drawCurve, { className: "low" });
 
   function showColumns() {
-    const own = [["salaries", "Sample: salaries"], ["students", "Sample: students"]];
-    if (shell.hello.opened?.kind === "table") own.unshift(["open", shell.hello.opened.name]);
-    if (!own.some(([name]) => name === s().source)) own.unshift([s().source, s().file || "Your file"]);
-    setOptions(sources, own);
+    const choices = [["salaries", "Sample: salaries"], ["students", "Sample: students"]];
+    if (shell.hello.opened?.kind === "table") choices.unshift(["open", shell.hello.opened.name]);
+    if (!choices.some(([name]) => name === s().source)) choices.unshift([s().source, s().file || "Your file"]);
+    setOptions(sources, choices);
     sources.value = s().source;
-    const names = told.columns.map((one) => one.name);
+    const names = answers.columns.map((one) => one.name);
     setOptions(key, names);
     setOptions(value, names);
     const chosen = column(s().key);
@@ -124,9 +124,9 @@ function open(state, shell) {
     if (!ends) return null;
     return [s().low === "" ? ends[0] : Number(s().low), s().high === "" ? ends[1] : Number(s().high)];
   }
-  // Where the ends of a column are not known beforehand, those of the rows that answered serve.
+  // Where the range of a column is unknown, that of the rows in the answer is used.
   function keyEnds() {
-    const keys = (told.answer?.rows ?? []).map((row) => row.cells[0]).filter((cell) => typeof cell === "number");
+    const keys = (answers.answer?.rows ?? []).map((row) => row.cells[0]).filter((cell) => typeof cell === "number");
     return keys.length > 1 ? [Math.min(...keys), Math.max(...keys)] : null;
   }
 
@@ -139,7 +139,7 @@ function open(state, shell) {
   }
 
   const shown = (cell) => (typeof cell === "number" ? format(cell, 6) : cell === null ? "–" : String(cell));
-  const asked = () => [[s().key, s().query], ...terms.also().map((own) => [own.key, own.query])];
+  const asked = () => [[s().key, s().query], ...terms.also().map((term) => [term.key, term.query])];
   const interval = (ends) => (ends ? `${format(ends[0])} to ${format(ends[1])}` : "unknown");
   const tableOf = (head, lines) => h("table", { className: "data" },
     h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),
@@ -150,27 +150,27 @@ function open(state, shell) {
     return h("td", { className: "share" }, bar, format(weight, 3));
   }
   function showAnswer() {
-    const { answer } = told;
-    const said = answer.groups ? showGroups(answer) : showOne(answer);
+    const { answer } = answers;
+    const summary = answer.groups ? showGroups(answer) : showOne(answer);
     plan.textContent = answer.plan;
     shell.code(answer.python, answer.command);
-    weights.label(`Weights over the keys. ${said}.`);
-    shell.announce(said);
+    weights.label(`Weights over the keys. ${summary}.`);
+    shell.announce(summary);
     if (!column(s().key)?.ends && range()) askCurve();
   }
   function showOne(answer) {
     const number = typeof answer.value === "number";
-    const found = answer.value !== null;
+    const hasValue = answer.value !== null;
     rowsTitle.textContent = "The rows that weighed most";
     facts.replaceChildren(
       ...asked().map(([name, query]) => h("span", {}, `${name} `, tinted("query", query))),
-      h("span", {}, `${s().value} `, tinted("answer", found ? shown(answer.value) : "no row speaks")),
+      h("span", {}, `${s().value} `, tinted("answer", hasValue ? shown(answer.value) : "no row has weight")),
       ...(number ? [h("span", {}, "± ", tinted("answer", format(answer.std))),
         h("span", {}, "90 % interval of the mean ", tinted("answer", interval(answer.interval)))] : []),
       h("span", {}, "effective rows ", tinted("weight", format(answer.effective, 3))));
     const most = answer.rows[0]?.weight || 1;
     rows.replaceChildren(tableOf(["weight", ...answer.columns], answer.rows.slice(0, SHOWN).map((row) => [share(row.weight, most), ...row.cells.map((cell) => h("td", {}, shown(cell)))])));
-    return found ? `${s().value} at ${s().query}: ${shown(answer.value)}, from ${format(answer.effective, 3)} effective rows` : "No row speaks to this query";
+    return hasValue ? `${s().value} at ${s().query}: ${shown(answer.value)}, from ${format(answer.effective, 3)} effective rows` : "No row has weight for this query";
   }
   function showGroups(answer) {
     rowsTitle.textContent = `An answer for each ${s().by}`;
@@ -185,7 +185,7 @@ function open(state, shell) {
 
   // Keys and values as a scatter where both are numbers, else as bars.
   function scattered() {
-    const { answer } = told;
+    const { answer } = answers;
     if (!answer?.rows.length) return null;
     const [x, y] = [0, answer.columns.indexOf(s().value)];
     if (!answer.rows.every((row) => typeof row.cells[x] === "number" && typeof row.cells[y] === "number")) return null;
@@ -194,21 +194,21 @@ function open(state, shell) {
   const ends = () => { const { xs } = scattered() ?? { xs: [0, 1] }; return span(xs, Number.isFinite(Number(s().query)) ? [Number(s().query)] : []); };
   const view = () => (s().view ? s().view.split(",").map(Number) : ends());
   const bars = (width, height) => {
-    const list = told.answer?.groups ?? told.answer?.rows ?? [];
+    const list = answers.answer?.groups ?? answers.answer?.rows ?? [];
     const left = Math.min(190, width * 0.38);
     const shown = list.slice(0, Math.max(3, Math.floor((height - 30) / 26)));
     return { left, list: shown, gap: Math.max(26, Math.min(48, (height - 30) / shown.length)), wide: width - left - Math.min(150, width * 0.36) };
   };
   function drawWeights(scene) {
-    const { answer } = told;
+    const { answer } = answers;
     weights.places = null;
     zoomWeights.hidden = !scattered();
     if (!answer?.rows.length && !answer?.groups?.length) return scene.text(scene.width / 2, scene.height / 2, answer ? "No row weighs anything here: widen the bandwidth." : "Loading …", "muted", { anchor: "middle" });
     if (answer.groups) return drawGroups(scene, answer.groups);
     const most = answer.rows[0].weight || 1;
-    const found = scattered();
-    if (found) {
-      const { xs, ys } = found;
+    const scatter = scattered();
+    if (scatter) {
+      const { xs, ys } = scatter;
       const q = Number(s().query);
       const places = (weights.places = axes(scene, { x: view(), y: span(ys), xName: s().key, yName: s().value, margin: { left: 62 } }));
       const { sx, sy, top, bottom } = places;
@@ -254,7 +254,7 @@ function open(state, shell) {
     });
   }
   const mark = (i) => {
-    const { answer } = told;
+    const { answer } = answers;
     const { gap } = bars(weights.canvas.clientWidth, weights.canvas.clientHeight);
     if (answer.groups) {
       const one = answer.groups[i];
@@ -262,22 +262,22 @@ function open(state, shell) {
     }
     const row = answer.rows[i];
     const text = `${answer.columns.slice(0, 4).map((name, at) => `${name} ${shown(row.cells[at])}`).join(", ")}: weight ${format(row.weight, 3)}`;
-    const found = weights.places && scattered();
-    return found ? { x: weights.places.sx(found.xs[i]), y: weights.places.sy(found.ys[i]), text } : { x: weights.canvas.clientWidth / 2, y: 12 + i * gap, text };
+    const scatter = weights.places && scattered();
+    return scatter ? { x: weights.places.sx(scatter.xs[i]), y: weights.places.sy(scatter.ys[i]), text } : { x: weights.canvas.clientWidth / 2, y: 12 + i * gap, text };
   };
-  const marked = () => (weights.places ? told.answer.rows.length : bars(weights.canvas.clientWidth, weights.canvas.clientHeight).list.length);
+  const marked = () => (weights.places ? answers.answer.rows.length : bars(weights.canvas.clientWidth, weights.canvas.clientHeight).list.length);
   const onBar = (y) => { const at = Math.floor((y - 8) / bars(weights.canvas.clientWidth, weights.canvas.clientHeight).gap); return at >= 0 && at < marked() ? at : null; };
   tips(weights, {
-    count: () => (told.answer ? marked() : 0),
+    count: () => (answers.answer ? marked() : 0),
     at: mark,
-    near: (x, y) => (!told.answer ? null : weights.places ? nearest(x, y, marked(), mark) : onBar(y)),
+    near: (x, y) => (!answers.answer ? null : weights.places ? nearest(x, y, marked(), mark) : onBar(y)),
   }, shell);
   const zoomWeights = zoom(weights, "weights", { all: ends, view, about: () => Number(s().query), show: (to) => state.set({ view: to ? to.join(",") : "" }) });
 
   function drawCurve(scene) {
     curve.places = null;
-    if (!told.curve) return;
-    const { grid, lines } = told.curve;
+    if (!answers.curve) return;
+    const { grid, lines } = answers.curve;
     const finite = lines.flatMap((line) => [...line.value, ...line.low, ...line.high]).filter(Number.isFinite);
     const named = lines.length > 1;
     const places = (curve.places = axes(scene, { x: [grid[0], grid.at(-1)], y: span(finite), xName: s().key, small: true, margin: { left: 62, bottom: 34, right: named ? 90 : 12 } }));
@@ -302,14 +302,14 @@ function open(state, shell) {
     curve.label(`The answer over ${s().key} from ${format(grid[0])} to ${format(grid.at(-1))}: between ${format(Math.min(...values))} and ${format(Math.max(...values))}`);
   }
   const onCurve = (i) => {
-    const { grid, lines } = told.curve;
+    const { grid, lines } = answers.curve;
     const line = lines[Math.floor(i / grid.length)];
     const at = i % grid.length;
     const whose = lines.length > 1 ? `${shown(line.group)}, ` : "";
     return { x: curve.places.sx(grid[at]), y: line.value[at] === null ? curve.places.bottom : curve.places.sy(line.value[at]), text: `${whose}${s().key} ${format(grid[at])}: ${shown(line.value[at])}${line.low[at] === null ? "" : `, mean within ${interval([line.low[at], line.high[at]])}`}` };
   };
-  const points = () => (told.curve && curve.places ? told.curve.grid.length * told.curve.lines.length : 0);
-  tips(curve, { count: points, at: onCurve, near: (x, y) => (told.curve?.lines.length > 1 ? nearest(x, y, points(), onCurve, Infinity) : alongX(x, points(), onCurve)) }, shell);
+  const points = () => (answers.curve && curve.places ? answers.curve.grid.length * answers.curve.lines.length : 0);
+  tips(curve, { count: points, at: onCurve, near: (x, y) => (answers.curve?.lines.length > 1 ? nearest(x, y, points(), onCurve, Infinity) : alongX(x, points(), onCurve)) }, shell);
   const zoomCurve = zoom(curve, "range", {
     all: () => column(s().key)?.ends ?? keyEnds() ?? [0, 1], view: () => range() ?? [0, 1],
     show: (to) => state.set(to ? { low: String(to[0]), high: String(to[1]) } : { low: "", high: "" }),
@@ -319,7 +319,7 @@ function open(state, shell) {
     const ends = range();
     if (column(s().key)?.kind !== "number" || column(s().value)?.kind !== "number" || !ends || s().also) {
       channels.curve.close();
-      told.curve = null;
+      answers.curve = null;
       curvePart.hidden = true; // a curve needs one key, and numbers as key and as value
       return;
     }
@@ -342,16 +342,16 @@ function open(state, shell) {
       field("Ask for", query), alongField, field("Similarity", similarity), bandwidthField, autoField, field("Where", where), terms.element, drop),
     h("section", { className: "panel stack wide", "aria-label": "Rows" }, rowsTitle, rows),
     curvePart,
-    h("section", { className: "panel stack wide", "aria-label": "Plan" }, h("h2", {}, "How the table was asked"), plan));
+    h("section", { className: "panel stack wide", "aria-label": "Plan" }, h("h2", {}, "Plan of the query"), plan));
 
   function update(before) {
     if (!before || before.source !== s().source) {
-      told.columns = [];
+      answers.columns = [];
       channels.columns.ask({ source: s().source }, s().source);
       return;
     }
     showColumns();
-    if (!told.columns.length) return;
+    if (!answers.columns.length) return;
     if (!column(s().key) || !column(s().value)) settle();
     else askAll();
   }
@@ -360,9 +360,9 @@ function open(state, shell) {
     element,
     update,
     figures: () => [weights, curve],
-    rows: () => (told.answer?.groups ? [["effective_rows", s().by, s().value, "interval_low", "interval_high"], ...told.answer.groups.map((one) => [one.effective, one.group, one.value, ...(one.interval ?? ["", ""])])]
-      : told.answer ? [["weight", ...told.answer.columns], ...told.answer.rows.map((row) => [row.weight, ...row.cells])] : []),
-    summary: () => (told.answer?.groups ? `${s().value} at ${s().key} ${s().query}, for each of ${told.answer.of} groups by ${s().by}.` : told.answer ? `${s().value} at ${s().key} ${s().query}: ${shown(told.answer.value)}, from ${format(told.answer.effective, 3)} effective rows.` : ""),
+    rows: () => (answers.answer?.groups ? [["effective_rows", s().by, s().value, "interval_low", "interval_high"], ...answers.answer.groups.map((one) => [one.effective, one.group, one.value, ...(one.interval ?? ["", ""])])]
+      : answers.answer ? [["weight", ...answers.answer.columns], ...answers.answer.rows.map((row) => [row.weight, ...row.cells])] : []),
+    summary: () => (answers.answer?.groups ? `${s().value} at ${s().key} ${s().query}, for each of ${answers.answer.of} groups by ${s().by}.` : answers.answer ? `${s().value} at ${s().key} ${s().query}: ${shown(answers.answer.value)}, from ${format(answers.answer.effective, 3)} effective rows.` : ""),
     redraw: () => [weights, curve].forEach((figure) => figure.redraw()),
     close() {
       Object.values(channels).forEach((channel) => channel.close());

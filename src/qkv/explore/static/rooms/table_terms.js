@@ -1,4 +1,4 @@
-// Further terms of a question to a table: more keys, groups, and what rows weigh by themselves.
+// Further terms of a query to a table: more keys, groups, and the rows' own weights.
 
 import { h, field, select, setOptions, button, fresh } from "../dom.js";
 
@@ -10,13 +10,13 @@ export function furtherTerms(state, { columns, usual }) {
   const also = () => {
     try {
       const list = JSON.parse(s().also || "[]");
-      const text = (own, name) => (typeof own?.[name] === "string" ? own[name] : "");
-      return Array.isArray(list) ? list.slice(0, MOST).map((own) => Object.fromEntries(["key", "query", "similarity", "bandwidth"].map((name) => [name, text(own, name)]))) : [];
+      const text = (term, name) => (typeof term?.[name] === "string" ? term[name] : "");
+      return Array.isArray(list) ? list.slice(0, MOST).map((term) => Object.fromEntries(["key", "query", "similarity", "bandwidth"].map((name) => [name, text(term, name)]))) : [];
     } catch { return []; } // a link that was cut off
   };
   const write = (list) => state.set({ also: list.length ? JSON.stringify(list) : "", low: "", high: "" });
   const column = (name) => columns().find((one) => one.name === name);
-  const change = (i, patch) => write(also().map((own, at) => (at === i ? { ...own, ...patch } : own)));
+  const change = (i, patch) => write(also().map((term, at) => (at === i ? { ...term, ...patch } : term)));
 
   // A key of its own column, compared in its own way.
   function furtherKey(i) {
@@ -29,19 +29,19 @@ export function furtherTerms(state, { columns, usual }) {
     const element = h("fieldset", {}, h("legend", {}, `Key ${number}`),
       h("div", { className: "row" }, field(`Column of key ${number}`, key), field(`Ask key ${number} for`, query)),
       h("div", { className: "row" }, field(`Similarity of key ${number}`, similarity), width, button("Remove", () => write(also().filter((_, at) => at !== i)), { "aria-label": `Remove key ${number}` })));
-    function show(own) {
+    function show(term) {
       setOptions(key, columns().map((one) => one.name));
-      setOptions(similarity, column(own.key)?.similarities ?? []);
-      [key.value, similarity.value] = [own.key, own.similarity];
-      if (document.activeElement !== query) query.value = own.query;
-      if (document.activeElement !== bandwidth) bandwidth.value = own.bandwidth;
-      width.hidden = !SOFT(own.similarity);
+      setOptions(similarity, column(term.key)?.similarities ?? []);
+      [key.value, similarity.value] = [term.key, term.similarity];
+      if (document.activeElement !== query) query.value = term.query;
+      if (document.activeElement !== bandwidth) bandwidth.value = term.bandwidth;
+      width.hidden = !SOFT(term.similarity);
     }
     return { element, show };
   }
   const keys = Array.from({ length: MOST }, (_, i) => furtherKey(i));
   const add = button("Add a key", () => {
-    const taken = [s().key, s().value, ...also().map((own) => own.key)];
+    const taken = [s().key, s().value, ...also().map((term) => term.key)];
     const free = columns().find((one) => !taken.includes(one.name)) ?? columns().find((one) => one.name !== s().key) ?? columns()[0];
     // A text is asked for by itself; the rest starts in the middle.
     const query = free.ends ? String(Number(((free.ends[0] + free.ends[1]) / 2).toPrecision(3))) : "";

@@ -1,4 +1,4 @@
-// Translate: a translator at work, what it looked at, and the ways it did not take.
+// Translate: a translator, its alignment, and the hypotheses that it pruned.
 
 import { h, field, select, button, format, tinted, decodeFloats } from "../dom.js";
 import { Figure, axes } from "../figure.js";
@@ -9,17 +9,17 @@ import { ask, Channel } from "../ask.js";
 const SAMPLES = ["Donnerstag, 14. März 2024", "2 juillet 1969", "2024年3月14日木曜日", "July 4, 1976"];
 
 export const room = {
-  lead: "A translator reads dates in fifteen languages and writes them as ISO does. At every letter it looks back at what it read; here you see where.",
+  lead: "A translator reads dates in fifteen languages and writes ISO dates. At every letter it attends to its input; here you see where.",
   question: {
     text: "It reads “Donnerstag, 14. März 2024” and writes 2024-03-14. Where does it look while it writes 03?",
-    options: ["at 14", "at März", "everywhere alike"],
+    options: ["at 14", "at März", "everywhere equally"],
     right: 1,
-    because: "Nobody told it that März is 03: attention found the word to look at, and the network learned what it means. Choose an output letter and see.",
+    because: "It was never given the rule that März is 03: it learned both where to attend and what the word means. Choose an output letter and see.",
     state: { text: "Donnerstag, 14. März 2024", step: 6 },
   },
   surprise: {
     label: "no date at all",
-    caption: "There is no date in this, yet one comes out, letter by letter, with a score that hardly blushes: a translator always answers. Look at how flat its attention is.",
+    caption: "There is no date in this, yet the translator writes one, letter by letter, with a plausible score: it always answers. Look at how flat its attention is.",
     state: { text: "the dog wagged his tail", step: 0 },
   },
   defaults: (hello) => ({ text: SAMPLES[0], model: hello.opened?.kind === "translator" ? "open" : "dates", beam: 4, rank: 0, step: 0 }),
@@ -28,14 +28,14 @@ export const room = {
 
 function open(state, shell) {
   const s = () => state.values;
-  const told = { found: null, progress: null };
+  const answers = { found: null, progress: null };
   let timer = 0;
   let closed = false;
-  const channel = new Channel("translate/run", (found) => { told.found = found; show(); }, (text) => { if (!/not trained yet/.test(text)) shell.refuse(text); });
+  const channel = new Channel("translate/run", (response) => { answers.found = response; show(); }, (text) => { if (!/not trained yet/.test(text)) shell.refuse(text); });
 
-  const best = () => told.found?.beam[Math.min(s().rank, told.found.beam.length - 1)];
+  const best = () => answers.found?.beam[Math.min(s().rank, answers.found.beam.length - 1)];
   const alignment = new Figure("Alignment", drawAlignment, { className: "middle" });
-  const beamPart = beamTree({ found: () => told.found, rank: () => s().rank }, shell);
+  const beamPart = beamTree({ found: () => answers.found, rank: () => s().rank }, shell);
   const tree = beamPart.figure;
   const curve = new Figure("Loss while training", drawCurve, { className: "low" });
   const sourceTokens = h("div", { className: "tokens", role: "group", "aria-label": "What was read" });
@@ -45,81 +45,81 @@ function open(state, shell) {
   const list = h("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Hypotheses" });
 
   function show() {
-    const own = best();
-    const step = Math.min(s().step, own.target.length - 1);
-    const n = own.source.length;
-    const weights = decodeFloats(own.weights);
+    const translation = best();
+    const step = Math.min(s().step, translation.target.length - 1);
+    const n = translation.source.length;
+    const weights = decodeFloats(translation.weights);
     const row = weights.subarray(step * n, (step + 1) * n);
-    sourceTokens.replaceChildren(...own.source.map((piece, i) => {
+    sourceTokens.replaceChildren(...translation.source.map((piece, i) => {
       const chip = h("span", { className: "button looked", title: format(row[i], 3) }, piece === " " ? "␣" : piece);
       chip.style.setProperty("--share", `${Math.round(60 * (row[i] || 0))}%`);
       return chip;
     }));
-    if (targetTokens.children.length !== own.target.length) {
-      targetTokens.replaceChildren(...own.target.map((_, i) => button("", () => state.set({ step: i }))));
+    if (targetTokens.children.length !== translation.target.length) {
+      targetTokens.replaceChildren(...translation.target.map((_, i) => button("", () => state.set({ step: i }))));
     }
     [...targetTokens.children].forEach((token, i) => {
-      token.textContent = own.target[i] === " " ? "␣" : own.target[i];
+      token.textContent = translation.target[i] === " " ? "␣" : translation.target[i];
       token.setAttribute("aria-pressed", String(i === step));
     });
     const most = row.length ? row.indexOf(Math.max(...row)) : 0;
-    looked.replaceChildren(...(own.target.length ? [h("span", {}, "writing ", tinted("query", own.target[step]), ", it looked most at ", tinted("key", own.source[most]), ", ", tinted("weight", format(row[most], 3))),
-      h("span", {}, "how sure: ", tinted("answer", `${format(100 * Math.exp(own.log_p[step]), 3)} %`))] : [h("span", {}, "Nothing was written.")]));
-    const { greedy, beam } = told.found;
+    looked.replaceChildren(...(translation.target.length ? [h("span", {}, "writing ", tinted("query", translation.target[step]), ", it looked most at ", tinted("key", translation.source[most]), ", ", tinted("weight", format(row[most], 3))),
+      h("span", {}, "probability: ", tinted("answer", `${format(100 * Math.exp(translation.log_p[step]), 3)} %`))] : [h("span", {}, "Nothing was written.")]));
+    const { greedy, beam } = answers.found;
     side.replaceChildren(...[["Greedy: the best token at every step", greedy], [`Beam of ${beam.length}: the best of several ways`, beam[0]]].map(([name, one]) =>
       h("div", { className: "stack" }, h("p", { className: "label" }, name), h("p", {}, tinted("answer", one.text || "–")), h("p", { className: "note" }, `score ${format(one.score)}; log p ${format(one.log_p.reduce((a, b) => a + b, 0))}`))));
-    if (list.found !== told.found) {
+    if (list.found !== answers.found) {
       // Made once for each answer: a button that is replaced while it is pressed would not be clicked.
-      list.found = told.found;
+      list.found = answers.found;
       list.replaceChildren(h("table", { className: "data" },
         h("thead", {}, h("tr", {}, ...["choose", "score", "written"].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, ...beam.map((one, i) => h("tr", {}, h("td", {}, button(`Look at ${i + 1}`, () => state.set({ rank: i }), { className: "small" })), h("td", {}, format(one.score)), h("td", {}, one.text))))));
     }
     list.querySelectorAll("button").forEach((choice, i) => choice.setAttribute("aria-pressed", String(i === Math.min(s().rank, beam.length - 1))));
-    alignment.label(`Alignment: rows are what was written, ${own.text}; columns what was read`);
+    alignment.label(`Alignment: rows are what was written, ${translation.text}; columns what was read`);
     tree.label(`The beam as a tree; the best way writes ${beam[0].text} with score ${format(beam[0].score)}`);
-    shell.code(told.found.python, told.found.command);
-    shell.announce(`Written: ${own.text}`);
+    shell.code(answers.found.python, answers.found.command);
+    shell.announce(`Written: ${translation.text}`);
     alignment.redraw();
     beamPart.show();
   }
 
   const shown = (text) => (text === " " ? "a space" : text);
-  const layout = (scene, own) => ({ left: 40, top: 34, cell: Math.min((scene.width - 46) / own.source.length, 34), high: Math.min((scene.height - 40) / Math.max(1, own.target.length), 34) });
+  const layout = (scene, translation) => ({ left: 40, top: 34, cell: Math.min((scene.width - 46) / translation.source.length, 34), high: Math.min((scene.height - 40) / Math.max(1, translation.target.length), 34) });
   function drawAlignment(scene) {
-    const own = best();
-    if (!own) return;
-    const { left, top, cell, high } = layout(scene, own);
-    const [columns, rows] = [own.source.length, own.target.length];
-    scene.cells(left, top, cell * columns, high * rows, rows, columns, decodeFloats(own.weights));
-    own.source.forEach((piece, i) => scene.text(left + (i + 0.5) * cell, top - 8, piece, "key", { anchor: "middle", size: Math.min(14, cell + 4) }));
-    own.target.forEach((piece, i) => scene.text(left - 10, top + (i + 0.5) * high + 5, piece, i === s().step ? "query" : "muted", { anchor: "end", size: 14, weight: i === s().step ? 700 : 400 }));
+    const translation = best();
+    if (!translation) return;
+    const { left, top, cell, high } = layout(scene, translation);
+    const [columns, rows] = [translation.source.length, translation.target.length];
+    scene.cells(left, top, cell * columns, high * rows, rows, columns, decodeFloats(translation.weights));
+    translation.source.forEach((piece, i) => scene.text(left + (i + 0.5) * cell, top - 8, piece, "key", { anchor: "middle", size: Math.min(14, cell + 4) }));
+    translation.target.forEach((piece, i) => scene.text(left - 10, top + (i + 0.5) * high + 5, piece, i === s().step ? "query" : "muted", { anchor: "end", size: 14, weight: i === s().step ? 700 : 400 }));
     scene.rect(left, top + Math.min(s().step, rows - 1) * high, cell * columns, high, null, { stroke: "query" });
   }
   tips(alignment, {
     count: () => (best() ? best().target.length * best().source.length : 0),
     columns: () => best().source.length,
     at(i) {
-      const own = best();
-      const { left, top, cell, high } = layout({ width: alignment.canvas.clientWidth, height: alignment.canvas.clientHeight }, own);
-      const [row, column] = [Math.floor(i / own.source.length), i % own.source.length];
-      return { x: left + (column + 0.5) * cell, y: top + (row + 0.5) * high, text: `writing ${shown(own.target[row])}, it looked at ${shown(own.source[column])}: ${format(decodeFloats(own.weights)[i], 3)}` };
+      const translation = best();
+      const { left, top, cell, high } = layout({ width: alignment.canvas.clientWidth, height: alignment.canvas.clientHeight }, translation);
+      const [row, column] = [Math.floor(i / translation.source.length), i % translation.source.length];
+      return { x: left + (column + 0.5) * cell, y: top + (row + 0.5) * high, text: `writing ${shown(translation.target[row])}, it looked at ${shown(translation.source[column])}: ${format(decodeFloats(translation.weights)[i], 3)}` };
     },
     near(x, y) {
-      const own = best();
-      if (!own) return null;
-      const { left, top, cell, high } = layout({ width: alignment.canvas.clientWidth, height: alignment.canvas.clientHeight }, own);
+      const translation = best();
+      if (!translation) return null;
+      const { left, top, cell, high } = layout({ width: alignment.canvas.clientWidth, height: alignment.canvas.clientHeight }, translation);
       const [row, column] = [Math.floor((y - top) / high), Math.floor((x - left) / cell)];
-      return row >= 0 && row < own.target.length && column >= 0 && column < own.source.length ? row * own.source.length + column : null;
+      return row >= 0 && row < translation.target.length && column >= 0 && column < translation.source.length ? row * translation.source.length + column : null;
     },
     chosen: (i) => state.set({ step: Math.floor(i / best().source.length) }),
   }, shell);
   alignment.canvas.addEventListener("click", (event) => {
-    const own = best();
-    if (!own) return;
-    const { top, high } = layout({ width: alignment.canvas.clientWidth, height: alignment.canvas.clientHeight }, own);
+    const translation = best();
+    if (!translation) return;
+    const { top, high } = layout({ width: alignment.canvas.clientWidth, height: alignment.canvas.clientHeight }, translation);
     const step = Math.floor((event.offsetY - top) / high);
-    if (step >= 0 && step < own.target.length) state.set({ step });
+    if (step >= 0 && step < translation.target.length) state.set({ step });
   });
 
   // The translator is trained on first use, in the background, with a curve to watch.
@@ -127,12 +127,12 @@ function open(state, shell) {
   const stage = h("p", { role: "status" });
   const start = button("Train it now, about a minute", () => follow("translate/train"));
   const stop = button("Stop", () => follow("translate/stop"), { className: "quiet" });
-  let zoomed = null; // steps in sight; of a training, which no address can hold
-  const steps = () => zoomed ?? [told.progress?.steps[0] ?? 0, Math.max(told.progress?.steps.at(-1) ?? 1, 1)];
-  const stepAt = (i) => ({ x: curve.places.sx(told.progress.steps[i]), y: curve.places.sy(told.progress.losses[i]), text: `step ${told.progress.steps[i]}: loss ${format(told.progress.losses[i], 3)}` });
-  const counted = () => (curve.places ? told.progress?.steps.length ?? 0 : 0);
+  let zoomed = null; // visible steps; not part of the address, since a training is not
+  const steps = () => zoomed ?? [answers.progress?.steps[0] ?? 0, Math.max(answers.progress?.steps.at(-1) ?? 1, 1)];
+  const stepAt = (i) => ({ x: curve.places.sx(answers.progress.steps[i]), y: curve.places.sy(answers.progress.losses[i]), text: `step ${answers.progress.steps[i]}: loss ${format(answers.progress.losses[i], 3)}` });
+  const counted = () => (curve.places ? answers.progress?.steps.length ?? 0 : 0);
   function drawCurve(scene) {
-    const { progress } = told;
+    const { progress } = answers;
     if (!progress?.steps.length) return scene.text(scene.width / 2, scene.height / 2, "The curve begins when training does.", "muted", { anchor: "middle" });
     const places = (curve.places = axes(scene, { x: steps(), y: [0, Math.max(...progress.losses)], xName: "step", small: true, margin: { bottom: 34 } }));
     const { sx, sy } = places;
@@ -141,22 +141,22 @@ function open(state, shell) {
     return undefined;
   }
   tips(curve, { count: counted, at: stepAt, near: (x) => along(x, counted(), stepAt) }, shell);
-  const zoomCurve = zoom(curve, "steps", { all: () => [told.progress?.steps[0] ?? 0, told.progress?.steps.at(-1) ?? 1], view: steps, show: (ends) => { zoomed = ends; curve.redraw(); } });
+  const zoomCurve = zoom(curve, "steps", { all: () => [answers.progress?.steps[0] ?? 0, answers.progress?.steps.at(-1) ?? 1], view: steps, show: (ends) => { zoomed = ends; curve.redraw(); } });
   const training = h("section", { className: "panel stack wide", "aria-label": "Training" }, h("h2", {}, "The date translator"), stage, h("div", { className: "row" }, start, stop), bar, curve.element, zoomCurve);
   async function follow(path = "translate/progress") {
     clearTimeout(timer);
-    let found;
-    try { found = await ask(path, {}); } catch (error) { return shell.refuse(error.message); }
+    let response;
+    try { response = await ask(path, {}); } catch (error) { return shell.refuse(error.message); }
     if (closed) return undefined;
-    const before = told.progress?.stage;
-    told.progress = found;
+    const before = answers.progress?.stage;
+    answers.progress = response;
     showStage();
-    if (found.stage === "training") timer = setTimeout(follow, 400);
-    if (found.stage === "ready" && before && before !== "ready") run();
+    if (response.stage === "training") timer = setTimeout(follow, 400);
+    if (response.stage === "ready" && before && before !== "ready") run();
     return undefined;
   }
   function showStage() {
-    const { stage: now, share, exact } = told.progress;
+    const { stage: now, share, exact } = answers.progress;
     const needed = s().model === "dates" && now !== "ready";
     training.hidden = !needed && now !== "training";
     work.hidden = needed;
@@ -179,11 +179,11 @@ function open(state, shell) {
     h("section", { className: "panel stack", "aria-label": "Controls" },
       field("Text", text), h("div", { className: "row" }, ...SAMPLES.map((sample) => button(sample, () => state.set({ text: sample, rank: 0, step: 0 }), { className: "small" }))),
       h("div", { className: "row" }, field("Translator", model), field("Beam", beamSize)), side),
-    h("section", { className: "panel stack wide", "aria-label": "Beam" }, h("h2", {}, "The beam as a tree: all that it looked at"), h("p", { className: "note" }, "Each column is a step; each number the log p so far, in a box the score of what ends. Faint ones were looked at and pruned."), beamPart.element, list));
+    h("section", { className: "panel stack wide", "aria-label": "Beam" }, h("h2", {}, "The beam as a tree: all hypotheses considered"), h("p", { className: "note" }, "Each column is a step; each number the log p so far, in a box the score of what ends. Faint ones were looked at and pruned."), beamPart.element, list));
   const element = h("div", { className: "room" }, training, work);
 
   function run() {
-    if (s().model === "dates" && told.progress?.stage !== "ready") return;
+    if (s().model === "dates" && answers.progress?.stage !== "ready") return;
     channel.ask({ text: s().text, model: s().model, beam: s().beam }, JSON.stringify([s().model, s().beam]));
   }
 
@@ -196,15 +196,15 @@ function open(state, shell) {
       beamSize.value = String(values.beam);
       model.value = values.model;
       if (!before) follow().then(run);
-      else if (["text", "model", "beam"].some((name) => before[name] !== values[name])) { if (told.progress) showStage(); run(); }
-      else if (told.found) show();
+      else if (["text", "model", "beam"].some((name) => before[name] !== values[name])) { if (answers.progress) showStage(); run(); }
+      else if (answers.found) show();
     },
     figures: () => [alignment, tree],
     rows() {
-      const own = best();
-      if (!own) return [];
-      const weights = decodeFloats(own.weights);
-      return [["written", "read", "weight"], ...Array.from(weights, (weight, i) => [own.target[Math.floor(i / own.source.length)], own.source[i % own.source.length], weight])];
+      const translation = best();
+      if (!translation) return [];
+      const weights = decodeFloats(translation.weights);
+      return [["written", "read", "weight"], ...Array.from(weights, (weight, i) => [translation.target[Math.floor(i / translation.source.length)], translation.source[i % translation.source.length], weight])];
     },
     summary: () => (best() ? `${s().text} → ${best().text}, score ${format(best().score)}.` : ""),
     redraw: () => [alignment, tree, curve].forEach((figure) => figure.redraw()),

@@ -299,16 +299,16 @@ class HeatMap {
       const active = i === side.active;
       const near = !active && Math.abs(place(side.active) - at) < 13;
       const named = active || (i % step === 0 && !near);
-      const found = side.found.has(i);
-      if (at < side.from || at > side.until || !(named || found)) return;
+      const isMatch = side.found.has(i);
+      if (at < side.from || at > side.until || !(named || isMatch)) return;
       context.save();
       side.turn(at);
       context.font = active ? `bold ${FONT}` : FONT;
-      context.fillStyle = active || found ? style.outlineColor : style.color;
+      context.fillStyle = active || isMatch ? style.outlineColor : style.color;
       if (side.hidden?.[i]) context.globalAlpha = 0.6;
       if (named) context.fillText(shorten(context, token, side.room - 10), 0, 0);
       const mark = Math.max(4, this.size - 2);
-      if (found) context.fillRect(side.align === "right" ? 1 : -5, -mark / 2, 4, mark);
+      if (isMatch) context.fillRect(side.align === "right" ? 1 : -5, -mark / 2, 4, mark);
       context.restore();
     });
   }
@@ -391,8 +391,8 @@ class HeatMap {
 
   /** Grow the cells by a factor around the active one; 0 shows all. */
   zoom(factor) {
-    const wanted = factor * this.size;
-    this.cell = wanted > this.fitted ? Math.min(LARGEST_CELL, wanted) : null;
+    const cell = factor * this.size;
+    this.cell = cell > this.fitted ? Math.min(LARGEST_CELL, cell) : null;
     this.layOut();
     const { q, k } = this.view.state;
     this.element.scrollLeft = (k + 0.5) * this.size - (this.element.clientWidth - this.left) / 2;
@@ -741,9 +741,9 @@ class View {
   room() {
     const { clientWidth } = this.panels;
     const style = getComputedStyle(this.panels);
-    const beside = style.flexDirection === "row";
+    const isRow = style.flexDirection === "row";
     const taken = this.lines.element.offsetWidth + parseFloat(style.columnGap);
-    return [clientWidth - (beside ? taken : 0), Math.max(320, Math.min(680, window.innerHeight - 200))];
+    return [clientWidth - (isRow ? taken : 0), Math.max(320, Math.min(680, window.innerHeight - 200))];
   }
 
   resize() {
@@ -823,15 +823,15 @@ class View {
 
   /** Which queries and keys hold this text. */
   search(text) {
-    const wanted = text.toLowerCase();
-    const holds = (token) => wanted && token.toLowerCase().includes(wanted);
+    const needle = text.toLowerCase();
+    const holds = (token) => needle && token.toLowerCase().includes(needle);
     const among = (tokens) => new Set(tokens.flatMap((token, i) => (holds(token) ? [i] : [])));
     this.found = { queries: among(this.scene.queries), keys: among(this.scene.keys) };
     const places = [...this.found.queries].map((q) => ({ q }));
     for (const k of this.found.keys) if (this.scene.keys[k] !== this.scene.queries[k]) places.push({ k });
     this.places = places;
     this.place = -1;
-    this.count.textContent = wanted ? `${places.length} found` : "";
+    this.count.textContent = needle ? `${places.length} found` : "";
   }
 
   /** Go to the next token found, a query or a key. */

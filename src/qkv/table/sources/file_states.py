@@ -1,4 +1,4 @@
-"""Files as they were when the work was planned: a worker reads no other ones by mistake."""
+"""A check that files are unchanged since the work was planned, before a worker reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged files: what a reader says of them in words of its own becomes one sentence of ours."""
+"""Damaged files: whatever a reader raises becomes one clear error."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 #: What Arrow raises where bytes are not what the format wants; sizes read from them may be absurd.
-REFUSALS = (pa.ArrowInvalid, pa.ArrowSerializationError, pa.ArrowCapacityError, pa.ArrowMemoryError)
+READ_ERRORS = (
+    pa.ArrowInvalid,
+    pa.ArrowSerializationError,
+    pa.ArrowCapacityError,
+    pa.ArrowMemoryError,
+)
 
 
 @contextmanager
 def readable(name: str, fragments: Iterable[ds.FileFragment] = ()) -> Iterator[None]:
-    """Say of files that they cannot be read, and why, whatever their reader calls that.
+    """Raise ValueError that names the file and the reason, whatever its reader raises.
 
-    Which one of the fragments that are read is found by reading them again, one by one.
+    Which of several fragments it was is found by reading them again, one by one.
     """
     try:
         yield
     except (FileNotFoundError, PermissionError):
         raise
-    except (*REFUSALS, OSError) as error:
+    except (*READ_ERRORS, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{_broken(fragments) or name} cannot be read: {reason}") from error
 
@@ -34,6 +39,6 @@ def _broken(fragments: Iterable[ds.FileFragment]) -> str | None:
         try:
             for batch in fragment.to_batches():
                 batch.validate(full=True)
-        except (*REFUSALS, OSError):
+        except (*READ_ERRORS, OSError):
             return repr(Path(fragment.path).name)
     return None

@@ -17,7 +17,7 @@ _MOST_NUMBERS = 2**22
 
 
 def compare(
-    own: On, queries: np.ndarray, keys: np.ndarray, before: Candidates
+    condition: On, queries: np.ndarray, keys: np.ndarray, before: Candidates
 ) -> Iterator[Candidates]:
     """The same candidates with their log weights, for some left rows at a time.
 
@@ -25,10 +25,10 @@ def compare(
     """
     if len(queries) and len(keys) and queries.shape[1] != keys.shape[1]:
         raise ValueError(
-            f"columns {own.columns!r} must hold vectors of one length; "
+            f"columns {condition.columns!r} must hold vectors of one length; "
             f"got {queries.shape[1]} on the left and {keys.shape[1]} on the right"
         )
-    if own.name == "cosine":
+    if condition.name == "cosine":
         queries, keys = _unit(queries), _unit(keys)
     for part in groups(before.counts):
         some = before.some(part)
@@ -37,44 +37,46 @@ def compare(
         if len(some.left) and (some.spans == some.spans[0]).all():
             # All meet the same rows: a block, which needs no gathering.
             met = some.right[slice(*some.spans[0])]
-            scores = _block(own, queries[some.left], keys[met]).ravel()
+            scores = _block(condition, queries[some.left], keys[met]).ravel()
         else:
             scores = np.empty(len(right))
             step = max(1, _MOST_NUMBERS // max(1, keys.shape[1]))
             for start in range(0, len(right), step):
                 these = slice(start, start + step)
-                scores[these] = _pairs(own, queries[some.left[whose[these]]], keys[right[these]])
-        logs = _logs(own, scores, keys.shape[1])
+                scores[these] = _pairs(
+                    condition, queries[some.left[whose[these]]], keys[right[these]]
+                )
+        logs = _logs(condition, scores, keys.shape[1])
         if len(some.logs):
             logs += some.logs[places]
         yield Candidates(some.left, spans_of(some.counts), right, logs)
 
 
-def _block(own: On, query: np.ndarray, key: np.ndarray) -> np.ndarray:
+def _block(condition: On, query: np.ndarray, key: np.ndarray) -> np.ndarray:
     """Products, or squared distances in bandwidths, of all pairs, (n, d) and (m, d) -> (n, m)."""
-    if own.name in PRODUCTS:
+    if condition.name in PRODUCTS:
         return np.asarray(query @ key.T)
     out = np.empty((len(query), len(key)))
     kernels.squared_distances(
-        query, key, 1.0 / own.bandwidth, out, count=len(key), grain=kernels.TILE
+        query, key, 1.0 / condition.bandwidth, out, count=len(key), grain=kernels.TILE
     )
     return out
 
 
-def _pairs(own: On, query: np.ndarray, key: np.ndarray) -> np.ndarray:
+def _pairs(condition: On, query: np.ndarray, key: np.ndarray) -> np.ndarray:
     """The same of pairs that stand side by side, (p, d) and (p, d) -> (p,)."""
-    if own.name in PRODUCTS:
+    if condition.name in PRODUCTS:
         return np.asarray(np.einsum("pd,pd->p", query, key))
-    return np.asarray(np.square((query - key) / own.bandwidth).sum(axis=1))
+    return np.asarray(np.square((query - key) / condition.bandwidth).sum(axis=1))
 
 
-def _logs(own: On, scores: np.ndarray, d: int) -> np.ndarray:
+def _logs(condition: On, scores: np.ndarray, d: int) -> np.ndarray:
     """Log weights of products, or of squared distances in bandwidths."""
-    if own.name not in PRODUCTS:
-        return log_kernel(own.name, scores)
-    if own.name == "scaled_dot":
+    if condition.name not in PRODUCTS:
+        return log_kernel(condition.name, scores)
+    if condition.name == "scaled_dot":
         return scores / math.sqrt(d)
-    return scores / own.temperature if own.name == "cosine" else scores
+    return scores / condition.temperature if condition.name == "cosine" else scores
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

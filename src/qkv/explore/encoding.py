@@ -1,4 +1,4 @@
-"""Arrays on their way to the page: base64 of little-endian floats, a third of JSON's digits."""
+"""Arrays in responses: base64 of little-endian floats, a third of the size of JSON."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def doubles(array: Any) -> str:
 
 
 def finite(number: float) -> float | None:
-    """A number as JSON has it: what is none becomes null."""
+    """A number as JSON has it: NaN and infinity become null."""
     return float(number) if np.isfinite(number) else None

@@ -1,4 +1,4 @@
-"""Questions to a table: checked, planned, and put to its source."""
+"""Queries to a table: checked, planned and run on its source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from qkv.cluster.jobs import worker_count
 from qkv.table import bandwidth as bandwidths
-from qkv.table.aggregation import Progress, Reading, read
+from qkv.table.aggregation import ProgressCallback, Reading, read
 from qkv.table.block import Question
 from qkv.table.columns import entries
 from qkv.table.groups import check_groups
@@ -20,18 +20,18 @@ from qkv.table.similarity_spec import (
     SimilarityLike,
     SimilaritySpec,
     compare,
-    similarity_specs,
+    read_spec,
 )
 from qkv.table.sources import Part, Request, Scan, Source
 from qkv.table.sources.base import Where
 from qkv.table.where import Condition, WhereLike, both, condition_of
 
-#: Said of a bandwidth that no sample could tell.
-_UNKNOWN = " (a guess: leave-one-out takes two rows or more)"
+#: The note about a bandwidth for which the sample is too small.
+_UNKNOWN = " (a default: leave-one-out needs two rows or more)"
 
 
 class QueryOptions(NamedTuple):
-    """How a question is asked; :meth:`qkv.Database.query` says what each means."""
+    """The options of a query, as in :meth:`qkv.Database.query`."""
 
     similarity: SimilarityLike = "equal"
     bandwidth: BandwidthLike = None
@@ -44,7 +44,7 @@ class QueryOptions(NamedTuple):
 
 
 class PreparedQuery(NamedTuple):
-    """A question, checked and ready to be put to the source."""
+    """A query, checked and ready to be run on the source."""
 
     question: Question
     by: list[str]
@@ -56,7 +56,7 @@ class PreparedQuery(NamedTuple):
 
 
 class QueryRunner:
-    """Puts questions to a source; remembers the bandwidths that it chose for them."""
+    """Runs queries on a source; remembers the bandwidths that it chose for them."""
 
     def __init__(self, source: Source, key: list[str], values: list[str]) -> None:
         self._source = source
@@ -64,10 +64,10 @@ class QueryRunner:
         self._values = values
         self._chosen: dict[Any, tuple[dict[str, float], int]] = {}
 
-    def ask(
+    def prepare(
         self, queries: list[dict[str, Any]], terms: QueryOptions, client: Any = None
     ) -> PreparedQuery:
-        """Check the question, and begin a reading that answers it.
+        """Check the query, and start a scan that answers it.
 
         With a Dask client its workers will read the parts of the source, where it has any.
         """
@@ -78,19 +78,17 @@ class QueryRunner:
         weights = RowWeights(schema, terms.weight, terms.decay)
         types = {name: schema.field(name).type for name in self._key}
         keys = {n: entries([one[n] for one in queries], types[n], n) for n in self._key}
-        wanted = {
-            name: similarity_specs(
-                name, types[name], terms.similarity, terms.bandwidth, terms.cutoff
-            )
+        specs = {
+            name: read_spec(name, types[name], terms.similarity, terms.bandwidth, terms.cutoff)
             for name in self._key
         }
-        chosen, rows = self._choose(wanted, condition, client)
+        chosen, rows = self._choose_bandwidths(specs, condition, client)
         for name, width in chosen.items():
-            wanted[name] = wanted[name]._replace(bandwidth=width)
-        comparisons = [compare(name, types[name], keys[name], wanted[name]) for name in self._key]
+            specs[name] = specs[name]._replace(bandwidth=width)
+        comparisons = [compare(name, types[name], keys[name], specs[name]) for name in self._key]
         window: Condition | None = None
-        for own in comparisons:
-            window = both(window, own.window())
+        for comparison in comparisons:
+            window = both(window, comparison.window())
         columns = [*dict.fromkeys([*self._key, *self._values, *groups, *weights.columns])]
         request = Request(
             columns,
@@ -104,13 +102,14 @@ class QueryRunner:
         )
         scan = self._source.scan(request)
         scan.window = window
-        told = f" (by leave-one-out on {rows:,} rows)" if rows > 1 else _UNKNOWN
+        origin = f" (by leave-one-out on {rows:,} rows)" if rows > 1 else _UNKNOWN
         plan = TablePlan(
             source=self._source.description,
             columns=scan.columns,
             similarity={
-                own.column: own.description + (told if own.column in chosen else "")
-                for own in comparisons
+                comparison.column: comparison.description
+                + (origin if comparison.column in chosen else "")
+                for comparison in comparisons
             },
             where=None if condition is None else str(condition),
             window=None if window is None else str(window),
@@ -127,21 +126,28 @@ class QueryRunner:
             plan.notes.append(_shared_out(self._source, parts, client))
         return PreparedQuery(question, groups, weights, plan, scan, request, parts)
 
-    def read(self, asked: PreparedQuery, progress: Progress | None, client: Any = None) -> Reading:
+    def read(
+        self, prepared: PreparedQuery, progress: ProgressCallback | None, client: Any = None
+    ) -> Reading:
         """Weigh the rows."""
         reading: Reading
-        if asked.parts:
+        if prepared.parts:
             # Only an index asks how keys will be compared, and it has no parts.
-            request = asked.request._replace(comparisons=())
-            job = Job(request, asked.question, self._values, asked.by, asked.weights)
-            reading = read_parts(client, asked.parts, job, progress)
+            request = prepared.request._replace(comparisons=())
+            job = Job(request, prepared.question, self._values, prepared.by, prepared.weights)
+            reading = read_parts(client, prepared.parts, job, progress)
         else:
             reading = read(
-                asked.scan, asked.question, self._values, asked.by, asked.weights, progress
+                prepared.scan,
+                prepared.question,
+                self._values,
+                prepared.by,
+                prepared.weights,
+                progress,
             )
-        if reading.rows == 0 and asked.plan.where is None and self._is_empty(asked.scan):
+        if reading.rows == 0 and prepared.plan.where is None and self._is_empty(prepared.scan):
             raise ValueError(f"the table ({self._source.description}) is empty")
-        asked.plan.rows_read = reading.rows
+        prepared.plan.rows_read = reading.rows
         return reading
 
     def _is_empty(self, scan: Scan) -> bool:
@@ -154,16 +160,16 @@ class QueryRunner:
         everything = original.scan(Request(self._key[:1], whole_rows=False)).batches()
         return not any(len(batch) for batch in everything)
 
-    def _choose(
-        self, wanted: dict[str, SimilaritySpec], where: Where, client: Any = None
+    def _choose_bandwidths(
+        self, specs: dict[str, SimilaritySpec], where: Where, client: Any = None
     ) -> tuple[dict[str, float], int]:
-        """Bandwidths for the columns that lack one, and how many rows told them.
+        """Bandwidths for the columns that lack one, and on how many rows they are based.
 
         They are chosen once for each kind of question.
         """
-        if not any(own.lacks_bandwidth for own in wanted.values()):
+        if not any(spec.lacks_bandwidth for spec in specs.values()):
             return {}, 0
-        question = (tuple(wanted.items()), str(where))
+        question = (tuple(specs.items()), str(where))
         if question not in self._chosen:
             first = self._values[0]
             columns = [*dict.fromkeys([*self._key, first])]
@@ -174,7 +180,7 @@ class QueryRunner:
                 if parts
                 else bandwidths.draw(self._source.original, request).rows
             )
-            self._chosen[question] = bandwidths.choose(rows, wanted, first), len(rows)
+            self._chosen[question] = bandwidths.choose(rows, specs, first), len(rows)
         return self._chosen[question]
 
 

@@ -35,15 +35,15 @@ def _not_weights(name: str) -> ValueError:
     return ValueError(f"similarity {name} must give weights that are numbers, never negative")
 
 
-def own_kernel(
+def custom_kernel(
     column: str, type: pa.DataType, entries: pa.Array, kernel: Kernel, bandwidth: float
 ) -> Comparison:
     """A kernel of the distance between numbers or times."""
-    comparison = OwnKernel(column, type, entries, kernel, bandwidth)
-    return comparison if comparison.derived.address else ByTorch(comparison)
+    comparison = CustomKernel(column, type, entries, kernel, bandwidth)
+    return comparison if comparison.derived.address else UncompiledKernel(comparison)
 
 
-class OwnKernel(Distance):
+class CustomKernel(Distance):
     """A user's kernel, which the inner loop calls by its address."""
 
     def __init__(
@@ -55,7 +55,7 @@ class OwnKernel(Distance):
 
     def __reduce__(self) -> Any:
         """Where a function was loaded to means nothing to another process, which loads its own."""
-        return _revived, ({name: own for name, own in vars(self).items() if name != "derived"},)
+        return _revived, ({name: value for name, value in vars(self).items() if name != "derived"},)
 
     def _code(self) -> int:
         return tile_scores.LOG_FORMULA if in_logs(self._kernel) else tile_scores.FORMULA
@@ -90,16 +90,16 @@ class OwnKernel(Distance):
 
 
 def _revived(state: dict[str, Any]) -> Comparison:
-    own = OwnKernel.__new__(OwnKernel)
-    vars(own).update(state)
-    own.derived = derived_kernel(own._kernel, own.inverse)
-    return own if own.derived.address else ByTorch(own)
+    kernel = CustomKernel.__new__(CustomKernel)
+    vars(kernel).update(state)
+    kernel.derived = derived_kernel(kernel._kernel, kernel.inverse)
+    return kernel if kernel.derived.address else UncompiledKernel(kernel)
 
 
-class ByTorch(Comparison):
-    """The same where nothing is compiled."""
+class UncompiledKernel(Comparison):
+    """A custom kernel computed by torch, where it cannot be compiled."""
 
-    def __init__(self, kernel: OwnKernel) -> None:
+    def __init__(self, kernel: CustomKernel) -> None:
         super().__init__(kernel.column, kernel.description)
         self._kernel = kernel
 
@@ -119,11 +119,11 @@ class Pairs(Comparison):
     def __init__(
         self, column: str, type: pa.DataType, entries: pa.Array, similarity: Similarity
     ) -> None:
-        says = ""
+        ending = ""
         if isinstance(similarity, Kernel):
             width = similarity.bandwidth(torch.zeros(1, 1, dtype=torch.float64))
-            says = f", bandwidth {float(width):g}"
-        super().__init__(column, described(similarity) + says)
+            ending = f", bandwidth {float(width):g}"
+        super().__init__(column, described(similarity) + ending)
         self._similarity = similarity
         self._is_vector = kind_of(type) is Kind.VECTOR
         query = vectors(entries, column) if self._is_vector else numbers(plain(entries))[:, None]
