@@ -49,15 +49,15 @@ def classify(
     for portion in range(start, stop):
         for i in range(portion * PORTION, min((portion + 1) * PORTION, number.size)):
             step = _step(number[i], low, steps)
-            low, end = before[step], before[step + 1]
-            while low < end:
-                middle = (low + end) // 2
+            first, end = before[step], before[step + 1]
+            while first < end:
+                middle = (first + end) // 2
                 if number[i] >= bounds.bound[middle]:
-                    low = middle + 1
+                    first = middle + 1
                 else:
                     end = middle
-            bucket[i] = low
-            count[portion, low] += 1
+            bucket[i] = first
+            count[portion, first] += 1
 
 
 @device_in_order
