@@ -22,7 +22,7 @@ def _sized(n: int, m: int, d: int = 8, d_v: int = 8) -> list[torch.Tensor]:
         (None, None, 0.0, 16, "dense"),
         (None, None, 0.0, 4096, "sdpa"),
         ("cosine", qkv.mask.Causal(), 0.0, 512, "sdpa"),
-        (qkv.Bilinear(8, 8), None, 0.0, 512, "dense"),
+        (qkv.Bilinear(8, 8), None, 0.0, 256, "dense"),
         (qkv.Bilinear(8, 8), None, 0.0, 4096, "sdpa"),
         (None, None, 0.1, 4096, "fused"),
         (None, qkv.mask.TopK(4), 0.0, 4096, "topk"),

@@ -232,7 +232,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
         {"operator": "sdpa", "mask": qkv.mask.TopK(2)},
         ValueError,
         "operator 'sdpa' does not support this input: TopK(2) ranks scores, which PyTorch's kernel "
-        "does not return; 'dense' can, in 504 B",
+        "does not return; 'dense' can, in 1.3 kB",
     ),
 ]
 

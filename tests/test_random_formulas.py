@@ -39,7 +39,8 @@ def random_cases(draw: st.DrawFn) -> Case:
 
 FUSED_MASKS = [case for case in MASKS if fused_serves(Case("callable", None, None), case)]  # type: ignore[arg-type]
 RULES = [
-    conformance.test_answer_and_total_equal_the_oracle,
+    conformance.test_the_answer_equals_the_oracle,
+    conformance.test_totals_and_weights_equal_the_oracle,
     conformance.test_more_queries_than_keys_are_aligned_to_the_end,
     conformance.test_a_masked_key_has_no_influence,
     conformance.test_dropout_is_the_same_for_every_operator,

@@ -12,7 +12,10 @@ def user_cache() -> Path:
 
     FileNotFoundError where the user has no home directory.
     """
-    directory = platformdirs.user_cache_path("qkv", appauthor=False)
+    try:
+        directory = platformdirs.user_cache_path("qkv", appauthor=False)
+    except RuntimeError:  # as in some containers
+        directory = Path()
     if not directory.is_absolute():
-        raise FileNotFoundError("there is no home directory for a cache; set XDG_CACHE_HOME")
+        raise FileNotFoundError("there is no home directory for a cache; set HOME")
     return directory

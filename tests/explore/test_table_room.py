@@ -126,7 +126,11 @@ def test_the_curve_is_the_same_question_along_a_grid(server: Server) -> None:
         ("ask", {"by": "nothing"}, "nothing"),
         ("curve", {"also": [{"key": "field"}]}, "a curve goes along one key"),
         ("curve", {"low": 4.0, "high": 3.0}, "the range must go upwards; got 4 to 3"),
-        ("curve", {"similarity": "equal"}, "a curve needs a kernel: equal keys alone say nothing"),
+        (
+            "curve",
+            {"similarity": "equal"},
+            "a curve needs a kernel: equal keys give no answers in between",
+        ),
     ],
 )
 def test_mistakes_get_one_sentence(

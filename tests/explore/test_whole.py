@@ -27,7 +27,7 @@ ROOMS = {
     "similarity": "bits of entropy",
     "sentence": "looks at",
     "table": "effective rows",
-    "translate": "how sure",
+    "translate": "probability:",
 }
 
 

@@ -95,7 +95,7 @@ def test_windows_that_are_moved_about_are_missed_and_not_mistaken() -> None:
     network = families._model("longformer", "eager")
     asked = next(families._arguments(network))
     with (
-        pytest.warns(UserWarning, match="LongformerSelfAttention ran and asked for"),
+        pytest.warns(UserWarning, match="LongformerSelfAttention ran without a recognised"),
         torch.no_grad(),
         qkv.record(network) as calls,
     ):

@@ -374,7 +374,7 @@ def test_ctrl_c_cancels_what_was_submitted(
     assert not left()
 
 
-def test_secrets_are_nottold() -> None:
+def test_secrets_are_not_told() -> None:
     address = "postgresql://ann:s%40cret@host:5432/db?sslmode=require"
     text = f"cannot parse {address}: password 's@cret' or 's%40cret' is wrong"
     cleaned = without_secrets(text, address)
@@ -402,11 +402,11 @@ def test_secrets_are_in_no_plan_task_log_or_error(
     assert database.query(1.0, client=client).value == 3.0
     tasks = client.run_on_scheduler(lambda dask_scheduler: str(list(dask_scheduler.transition_log)))
     assert "qkv-part-" in tasks
-    asked = database._asker.ask([{"k": 1.0}], QueryOptions(), client)
+    asked = database._runner.prepare([{"k": 1.0}], QueryOptions(), client)
     with closing(dbapi.connect(postgres, autocommit=True)) as connection:
         connection.cursor().execute(f"DROP TABLE {told['table']}").close()
     with pytest.raises(ValueError, match="PostgreSQL refuses") as caught:
-        database._asker.read(asked, None, client)  # the workers find it gone
+        database._runner.read(asked, None, client)  # the workers find it gone
     logs = str(client.get_worker_logs()) + str(client.get_scheduler_logs())
     assert "PostgreSQL refuses" in logs
     error = "".join(traceback.format_exception(caught.value))
@@ -423,7 +423,7 @@ def test_a_part_sends_what_the_plan_says(rows: int, queries: int) -> None:
 
     key = np.random.default_rng(0).normal(size=rows)
     asker = QueryRunner(open_source(pa.table({"k": key, "v": key})), ["k"], ["v"])
-    asked = asker.ask(
+    asked = asker.prepare(
         [{"k": float(q)} for q in np.linspace(-1, 1, queries)],
         QueryOptions(similarity="gaussian", bandwidth=0.1, top=5),
     )

@@ -70,8 +70,8 @@ def tensor_plan(
         sent = [first + second + facts] * ranks
         back = [_reduced(entries * queries[0] * d_q * itemsize, ranks)] * ranks
         memory = [
-            # An answer as it is found, weighed, beside its weight, divided, and put together.
-            held[0] + own + 4 * answer[0] + entries * queries[0] * (d_v + 2) * wide
+            # An answer as it is found, weighed, beside its weight, and divided.
+            held[0] + own + 3 * answer[0] + entries * queries[0] * (d_v + 2) * wide
             for own in shard
         ]
         return ShardPlan(layout, ranks, sent, list(sent), back, memory)

@@ -115,8 +115,8 @@ def _by_type(narrow: types.Type, for_narrow: Any, for_wide: Any) -> Any:
 
     @overload(chosen, strict=False)
     def choose(x: Any) -> Any:
-        chosen = for_narrow if x == narrow else for_wide
-        return lambda x: chosen(x)
+        function = for_narrow if x == narrow else for_wide
+        return lambda x: function(x)
 
     return chosen
 

@@ -148,8 +148,8 @@ def compare_column(
     words, key, query = queries.words[c], rows.key[word, start:stop], queries.query[q, word]
     if words > 1:
         differences = scratch.differences[:count]
-        query = queries.query[q, word : word + words]
-        subtract(rows.key[word : word + words, start:stop], query, differences)
+        point = queries.query[q, word : word + words]
+        subtract(rows.key[word : word + words, start:stop], point, differences)
         key, query = differences, 0.0
     compare(queries.kinds[c], key, query, queries.inverse[c], logs, factors)
 
