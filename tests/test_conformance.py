@@ -263,6 +263,11 @@ def test_sizes_of_nothing_and_one(
     assert totals.shape == (*batch, n)
 
 
+#: Where an operator's largest error may be more than four times the naive one, and how much more:
+#: unscaled scores are large, and PyTorch's kernel adds their products in another order.
+LARGEST = {("sdpa", "dot"): 8.0}
+
+
 @pytest.mark.parametrize(("operator", "case", "mask_case"), list(combinations(FEW_MASKS)))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_error_is_at_most_twice_that_of_a_naive_computation(
@@ -271,6 +276,8 @@ def test_error_is_at_most_twice_that_of_a_naive_computation(
     error, naive = errors(operator, case, mask_case, dtype)
     rest = 0.1 * torch.finfo(dtype).eps
     assert error.square().mean().sqrt() <= 2 * naive.square().mean().sqrt() + rest
+    # The largest of few errors scatters more than their mean; docs/numerics.md tells how far.
+    assert error.max() <= LARGEST.get((operator, case.name), 4.0) * naive.max() + rest
 
 
 def errors(
