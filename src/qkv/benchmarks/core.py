@@ -58,7 +58,9 @@ def _streamed_additive() -> Iterator[Figure]:
     similarity = qkv.Additive(128, 128, 128)
 
     def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return torch.softmax(similarity(query, key), dim=-1) @ value
+        queries = similarity.query_projection(query).unsqueeze(-2)
+        hidden = torch.tanh(queries + similarity.key_projection(key).unsqueeze(-3))
+        return torch.softmax(hidden @ similarity.weight, dim=-1) @ value
 
     def ours(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return qkv.attend(query, key, value, similarity=similarity, operator="streamed")

@@ -19,7 +19,7 @@ from qkv.jit.kernels import warn_once
 from qkv.jit.signature import Real1, Real3
 from qkv.tracing import is_eager
 
-_AT_ONCE = 2**12  # numbers whose tanh a thread takes at a time
+_AT_ONCE = 2**14  # numbers whose tanh a thread takes at a time
 _KEYS = 64  # a unit of work is a query and so many keys
 # Beyond, tanh is 1 to the last digit of either type.
 _FAR32, _FAR64 = 10.0, 20.0
