@@ -189,11 +189,6 @@ class Lengths(Mask):
         self.lengths = torch.as_tensor(lengths)
         if self.lengths.dtype == torch.bool or self.lengths.is_floating_point():
             raise TypeError(f"lengths must be whole numbers; got {self.lengths.dtype}")
-        # The same memory, which is read sooner this way.
-        self._held: npt.NDArray[np.integer] | None = None
-
-    def __getstate__(self) -> dict[str, Tensor | None]:
-        return {"lengths": self.lengths, "_held": None}  # a copy has memory of its own
 
     def check(self, batch: tuple[int, ...], n: int, m: int) -> None:
         shape = tuple(self.lengths.shape)
@@ -234,9 +229,8 @@ class Lengths(Mask):
         """The lengths, where they are few and may be looked at."""
         lengths = self.lengths
         if lengths.is_cpu and is_eager(lengths) and 0 < lengths.numel() <= MOST_READ:
-            if self._held is None:
-                self._held = lengths.numpy()
-            return Numbers(self._held.tobytes(), self._held.dtype.str)
+            numbers = lengths.numpy()
+            return Numbers(numbers.tobytes(), numbers.dtype.str)
         return None
 
     def _shape(self, tile: Tile) -> tuple[int, ...]:

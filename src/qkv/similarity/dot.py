@@ -22,6 +22,14 @@ def fused_product(form: DotForm) -> FusedForm:
     return FusedForm("dot", query, key, query.new_full((1,), form.scale))
 
 
+def fused_combination(similarity: Similarity, query: Tensor, key: Tensor) -> FusedForm | None:
+    """A combination of dot products likewise; None where it is more than one dot product."""
+    form = similarity.as_dot(query, key) if similarity.family == "dot" else None
+    if isinstance(form, DotForm) and form.key_bias is None and form.offset is None:
+        return fused_product(form)
+    return None
+
+
 def _as_fused(self: Dot | ScaledDot | Cosine | Bilinear, query: Tensor, key: Tensor) -> FusedForm:
     return fused_product(self.as_dot(query, key))
 

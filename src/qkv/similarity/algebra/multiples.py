@@ -18,7 +18,7 @@ from qkv.similarity.base import (
     log_or_never,
     widen,
 )
-from qkv.similarity.dot import fused_product
+from qkv.similarity.dot import fused_combination
 from qkv.similarity.positive_parameter import Positive
 
 
@@ -66,11 +66,7 @@ class _Changed(Similarity):
         return self.change(log_scores) if softmax else self.change_log(log_scores)
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
-        if self.family == "dot":
-            form = self.as_dot(query, key)
-            if isinstance(form, DotForm) and form.key_bias is None and form.offset is None:
-                return fused_product(form)
-        return super().as_fused(query, key)
+        return fused_combination(self, query, key) or super().as_fused(query, key)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.base.tensors()

@@ -16,7 +16,7 @@ from qkv.similarity.base import (
     Similarity,
     widen,
 )
-from qkv.similarity.dot import fused_product
+from qkv.similarity.dot import fused_combination
 
 
 class _Parts(Similarity):
@@ -95,11 +95,7 @@ class _Parts(Similarity):
         return PreparedSize(sum(x.times for x in sizes) + shared, sum(x.more for x in sizes))
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
-        if self.family == "dot":
-            form = self.as_dot(query, key)
-            if isinstance(form, DotForm) and form.key_bias is None and form.offset is None:
-                return fused_product(form)
-        return super().as_fused(query, key)
+        return fused_combination(self, query, key) or super().as_fused(query, key)
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Similarity:
         if not self.per_head:
