@@ -117,18 +117,14 @@ def test_the_query_follows_the_pointer_and_the_keys(open_page: Open) -> None:
     expect(page.locator(".facts .is-query")).to_have_text("2.5")
     box = chart.bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 20)
     page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 30)
-    expect(page.locator(".facts .is-query")).not_to_have_text("2.5")
-    page.wait_for_timeout(300)
+    expect(page.locator(".facts .is-query")).to_have_text(re.compile(r"^(0\.[3-9]|1\.[0-2])"))
     at = float(page.locator(".facts .is-query").inner_text())
-    assert 0.3 < at < 1.3
     slider = page.get_by_label("Query: move the pointer")
     slider.focus()
     for _ in range(10):
         page.keyboard.press("ArrowRight")
     expect(page.locator(".facts .is-query")).not_to_have_text(str(at))
-    page.wait_for_timeout(300)
     assert float(page.locator(".facts .is-query").inner_text()) > at
 
 
@@ -156,6 +152,17 @@ def test_bandwidth_by_keyboard_choose_for_me_undo_back_and_reload(open_page: Ope
     assert figures(page) == seen
 
 
+def take_hold_of(page: Page, mark: str, x: float, y: float) -> None:
+    """Press on a mark, once the chart has drawn it there: its tip tells."""
+    tip = page.locator("canvas.figure").locator("xpath=..").locator(".tip")
+    for wiggle in range(100):
+        page.mouse.move(x + wiggle % 2, y)
+        if tip.is_visible() and mark in tip.inner_text():
+            break
+        page.wait_for_timeout(50)
+    page.mouse.down()
+
+
 def test_points_are_dragged_added_and_deleted(open_page: Open) -> None:
     page = open_page("/pooling?count=20&noise=0")
     expect(page.locator(".facts .is-weight")).to_be_visible()
@@ -173,14 +180,13 @@ def test_points_are_dragged_added_and_deleted(open_page: Open) -> None:
     for _ in range(3):
         page.keyboard.press("Control+z")
     expect(page).to_have_url(re.compile(r"^(?!.*edits)"))
+    expect(page.locator(".facts")).to_contain_text("of 20")
     page.locator("canvas.figure").scroll_into_view_if_needed()
     box = page.locator("canvas.figure").bounding_box()
     assert box is not None
     page.mouse.dblclick(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.75)
     expect(page.locator(".facts")).to_contain_text("of 21")
-    page.wait_for_timeout(200)  # until the new point is drawn, and can be taken hold of
-    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.75)
-    page.mouse.down()
+    take_hold_of(page, "point 20:", box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.75)
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.2, steps=4)
     page.mouse.up()
     expect(page).to_have_url(re.compile(r"m%3A20%2C"))
