@@ -11,7 +11,7 @@ from torch import Tensor
 
 import qkv
 from qkv.benchmarks.measure import can_measure_memory, peak_extra_bytes
-from qkv.operators.base import Offer
+from qkv.operators.base import Cost
 from qkv.plan import OPERATORS
 from qkv.problem import validate, with_bias
 
@@ -73,8 +73,8 @@ def test_a_plan_tells_the_memory_within_a_factor_of_two(name: str, grad: bool) -
     mask = with_bias(options.get("mask"), options.get("bias"))
     problem = validate(*tokens, options.get("similarity"), mask)
     offer = OPERATORS[asked.operator].ask(problem)
-    assert isinstance(offer, Offer)
-    planned = offer.cost().bytes / MB
+    assert isinstance(offer, Cost)
+    planned = offer.bytes / MB
 
     def run() -> None:
         with torch.set_grad_enabled(grad):

@@ -13,9 +13,14 @@ TILE_BYTES = 4 * 2**20
 _PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def chosen_budget() -> str | None:
+    """QKV_MEMORY_BUDGET as it stands in the environment."""
+    return os.environ.get("QKV_MEMORY_BUDGET")
+
+
 def budget(device: torch.device) -> int:
     """Half of the memory of `device`, in bytes; QKV_MEMORY_BUDGET (in bytes) overrules it."""
-    chosen = os.environ.get("QKV_MEMORY_BUDGET")
+    chosen = chosen_budget()
     if chosen is not None:
         if not chosen.isdigit():
             raise ValueError(f"QKV_MEMORY_BUDGET must be a number of bytes; got {chosen!r}")

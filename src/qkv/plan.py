@@ -8,20 +8,24 @@ from dataclasses import dataclass, replace
 from qkv.jit.kernels import UnavailableError, warn_once
 from qkv.memory import readable
 from qkv.operators import banded, dense, fused, lookup, sdpa, sorted, streamed, topk
-from qkv.operators.base import Offer, Operator, Result
+from qkv.operators.base import Cost, Operator, Result
 from qkv.problem import Problem
 from qkv.tracing import is_for_onnx, sizes_are_known
 
 #: Every operator; of two that take equally long the first is preferred.
 OPERATORS: dict[str, Operator] = {
-    "topk": Operator(topk.refusal, topk.offer, topk.estimate),
-    "lookup": Operator(lookup.refusal, lookup.offer, lookup.estimate),
-    "sorted": Operator(sorted.refusal, sorted.offer, sorted.estimate),
-    "banded": Operator(banded.refusal, banded.offer, banded.estimate),
-    "sdpa": Operator(sdpa.refusal, sdpa.offer, sdpa.estimate),
-    "fused": Operator(fused.refusal, fused.offer, fused.estimate, fused.leakproof),
-    "dense": Operator(dense.refusal, dense.offer, dense.estimate, dense.leakproof),
-    "streamed": Operator(streamed.refusal, streamed.offer, streamed.estimate),
+    "topk": Operator(topk.refusal, topk.answer, topk.offer, topk.estimate),
+    "lookup": Operator(lookup.refusal, lookup.answer, lookup.offer, lookup.estimate),
+    "sorted": Operator(sorted.refusal, sorted.answer, sorted.offer, sorted.estimate),
+    "banded": Operator(banded.refusal, banded.answer, banded.offer, banded.estimate),
+    "sdpa": Operator(sdpa.refusal, sdpa.answer, sdpa.offer, sdpa.estimate),
+    "fused": Operator(
+        fused.refusal, fused.answer, fused.offer, fused.estimate, leakproof=fused.answer
+    ),
+    "dense": Operator(
+        dense.refusal, dense.answer, dense.offer, dense.estimate, leakproof=dense.leakproof
+    ),
+    "streamed": Operator(streamed.refusal, streamed.answer, streamed.offer, streamed.estimate),
 }
 
 #: Operators that call kernels of our own.
@@ -82,15 +86,15 @@ def answer(problem: Problem, operator: str | None = None) -> Result:
     answers.
     """
     if operator is not None:
-        return _forced(problem, operator).run()
+        return _forced(problem, operator)
     for name in _order(problem):
-        offer = OPERATORS[name].offer(problem)
-        if isinstance(offer, str):
-            continue
         try:
-            return offer.run()
+            answered = OPERATORS[name].answer(problem)
         except UnavailableError as reason:
             warn_once(str(reason))
+            continue
+        if not isinstance(answered, str):
+            return answered
     raise AssertionError("streamed serves everything")
 
 
@@ -100,9 +104,10 @@ def leakproof_answer(problem: Problem) -> Result | None:
     if leakproof is None:
         return None
     try:
-        return leakproof(problem)
+        answered = leakproof(problem)
     except UnavailableError:
         return None  # whoever asks next will be told
+    return None if isinstance(answered, str) else answered
 
 
 def _order(problem: Problem) -> tuple[str, ...]:
@@ -142,7 +147,7 @@ def _by_capability(problem: Problem) -> tuple[str, ...]:
 
 def explain(problem: Problem) -> Plan:
     """As :func:`answer`, but asking every operator, so as to tell the whole story."""
-    able: dict[str, Offer] = {}
+    able: dict[str, Cost] = {}
     seconds: dict[str, float] = {}
     rejected: dict[str, str] = {}
     for name, operator in OPERATORS.items():
@@ -151,23 +156,23 @@ def explain(problem: Problem) -> Plan:
             rejected[name] = refusal
             continue
         estimate = operator.estimate(problem)  # first: an offer may compile a formula
-        offer = operator.offer(problem)
-        if isinstance(offer, str):
-            rejected[name] = offer
+        offered = operator.offer(problem)
+        if isinstance(offered, str):
+            rejected[name] = offered
         elif isinstance(estimate, str):
             rejected[name] = estimate
         else:
-            able[name], seconds[name] = offer, estimate
+            able[name], seconds[name] = offered, estimate
     chosen = next(name for name in _order(problem) if name in able)
     least = readable_seconds(seconds[chosen])
     for name in able.keys() - {chosen}:
         rejected[name] = f"takes about {readable_seconds(seconds[name])}, {chosen} {least}"
-    offered = able[chosen].cost()
+    cost = able[chosen]
     return Plan(
         operator=chosen,
-        reason=offered.reason,
-        flops=offered.flops,
-        bytes=offered.bytes,
+        reason=cost.reason,
+        flops=cost.flops,
+        bytes=cost.bytes,
         seconds=seconds[chosen],
         rejected={name: rejected[name] for name in OPERATORS if name in rejected},
         dense_bytes=dense.bytes_needed(problem),
@@ -175,15 +180,16 @@ def explain(problem: Problem) -> Plan:
     )
 
 
-def _forced(problem: Problem, operator: str) -> Offer:
+def _forced(problem: Problem, operator: str) -> Result:
     if operator not in OPERATORS:
         raise ValueError(f"operator must be one of {', '.join(OPERATORS)}; got {operator!r}")
-    offer = OPERATORS[operator].ask(problem)
-    if not isinstance(offer, str):
-        return offer
+    asked = OPERATORS[operator]
+    answered = asked.refusal(problem) or asked.answer(problem)
+    if not isinstance(answered, str):
+        return answered
     able = explain(problem)
     message = (
-        f"operator {operator!r} does not support this input: {offer}; "
+        f"operator {operator!r} does not support this input: {answered}; "
         f"{able.operator!r} can, in {readable(able.bytes)}"
     )
     raise MemoryError(message) if operator == "dense" else ValueError(message)

@@ -87,7 +87,8 @@ def attend(
         q, k, v, numpy = query, key, value, False
     else:
         (q, k, v), numpy = as_tensors(query=query, key=key, value=value)
-    mask = with_bias(mask, bias)
+    if bias is not None:
+        mask = with_bias(mask, bias)
     if q.is_nested or k.is_nested or v.is_nested:
         packed = nested.pack(q, k, v, mask)
         tokens = attend(
@@ -133,7 +134,8 @@ def _parts(
 
 def _answer(problem: Problem, operator: str | None) -> Result:
     """The planned operator's answer, into which nothing leaks from what is masked."""
-    problem = problem.simplified()
+    if problem.mask is not None:
+        problem = problem.simplified()
     if problem.mask is None:
         return plan.answer(problem, operator)
     if operator is None:

@@ -15,6 +15,7 @@ from qkv.bias import BiasLike, PositionBias, Sum, as_bias
 from qkv.broadcast import batch_entries
 from qkv.dropout import Dropout, draw
 from qkv.mask import Causal, Mask, MaskLike, Tile, as_mask
+from qkv.memory import chosen_budget
 from qkv.similarity import Similarity, SimilarityLike, as_similarity
 from qkv.tracing import is_eager, surely_equal
 
@@ -243,7 +244,7 @@ def _signature(
     return (
         query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype,
         query.device, key.device, value.device, own, limits, gradients, wants_total,
-        torch.get_num_threads(),
+        torch.get_num_threads(), chosen_budget(),
     )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def is_eager(*tensors: Tensor) -> bool:
     # The public surface has no such questions; the names are checked by a test.
     return not (
         torch.compiler.is_compiling()
-        or in_transform()
+        or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._is_any_autocast_enabled()
         or forward_ad._current_level >= 0

@@ -8,7 +8,7 @@ and the last stop of its runs, in one call of PyTorch's fused kernel, forwards a
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from qkv import cost
 from qkv.mask import Runs
 from qkv.operators.aten_flash import FLASH, FLASH_BACKWARD, flash, four_axes, plain_attention
 from qkv.operators.bands import BLOCK, MOST_BLOCKS, groups
-from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.base import Cost, Result
 from qkv.operators.strides import Answer, by_residue, runs_of_heads
 from qkv.problem import Problem
 from qkv.similarity import DotForm
@@ -44,8 +44,16 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve dot products on CPUs under masks that leave each query one run of keys."""
+class _Bands(NamedTuple):
+    """A problem as this operator takes it."""
+
+    form: DotForm
+    runs: Runs
+    line: Tensor | None  # what is added at each distance
+
+
+def _bands(problem: Problem) -> _Bands | str:
+    """Dot products on CPUs under masks that leave each query one run of keys."""
     assert problem.mask is not None
     runs = problem.mask.as_runs(problem.tile(0, problem.n))
     if runs is None:
@@ -60,7 +68,7 @@ def offer(problem: Problem) -> Offer | str:
         return form
     if form.offset is not None:
         return "a masked key would move the centre from which distances are measured"
-    return Offer(run=lambda: answer(problem, form, runs, line), cost=lambda: _cost(problem, runs))
+    return _Bands(form, runs, line)
 
 
 def _line(problem: Problem) -> Tensor | None:
@@ -86,15 +94,23 @@ def estimate(problem: Problem) -> float:
     )
 
 
-def _cost(problem: Problem, runs: Runs) -> Cost:
-    share = 1.0 if problem.query.device.type == "meta" else runs.share(problem.m)
+def offer(problem: Problem) -> Cost | str:
+    """The pairs that are allowed, and a block of masks."""
+    bands = _bands(problem)
+    if isinstance(bands, str):
+        return bands
+    share = 1.0 if problem.query.device.type == "meta" else bands.runs.share(problem.m)
     reason = f"{share:.2%} of the pairs are allowed, and only those are computed"
     heads = 1 if problem.position_bias is None or not problem.batch else problem.batch[-1]
     return Cost(int(problem.flops * share), 4 * BLOCK * problem.m * heads, reason)
 
 
-def answer(problem: Problem, form: DotForm, runs: Runs, line: Tensor | None = None) -> Result:
+def answer(problem: Problem) -> Result | str:
     """softmax(scale · query keyᵀ) value over each query's run of keys."""
+    bands = _bands(problem)
+    if isinstance(bands, str):
+        return bands
+    form, runs, line = bands
     d_v = problem.value.shape[-1]
     size = max(form.query.shape[-1], d_v)
     query, key, value = (

@@ -1,4 +1,4 @@
-"""What an operator is: a function from a problem to an offer, or to the reason why not.
+"""What an operator is: a function from a problem to its answer, or to the reason why not.
 
 Every operator gives the same answer; they differ in what they can serve and what it costs.
 """
@@ -28,22 +28,17 @@ class Operator(NamedTuple):
     #: One clause saying why problems of these sizes, types and kinds cannot be served; None: it may
     #: be able to. The numbers are not looked at, so that the planner need not ask again.
     refusal: Callable[[Problem], str | None]
-    #: How it would answer a problem that is not refused, or one clause saying why it cannot.
-    offer: Callable[[Problem], Offer | str]
+    #: The answer to a problem that is not refused, or one clause saying why its numbers allow none.
+    answer: Callable[[Problem], Result | str]
+    #: What that would cost, or why its numbers allow no answer; nothing is computed.
+    offer: Callable[[Problem], Cost | str]
     #: Seconds that it would take, were it able to serve, or one clause saying why it is never
     #: preferred for this problem.
     estimate: Callable[[Problem], float | str]
-    #: The answer under a mask, if NaN and inf in what is masked reach neither it nor its gradients;
-    #: None where that is not sure. No function: it never is.
-    leakproof: Callable[[Problem], Result | None] | None = None
+    #: The answer under a mask, if NaN and inf in what is masked reach neither it nor its gradients,
+    #: or one clause saying why that is not sure. No function: it never is.
+    leakproof: Callable[[Problem], Result | str] | None = None
 
-    def ask(self, problem: Problem) -> Offer | str:
-        """How it would answer a problem, or why it cannot."""
+    def ask(self, problem: Problem) -> Cost | str:
+        """What it would cost to answer a problem, or why it cannot."""
         return self.refusal(problem) or self.offer(problem)
-
-
-class Offer(NamedTuple):
-    """How an operator would answer a problem, and, if anyone asks, at what cost."""
-
-    run: Callable[[], Result]
-    cost: Callable[[], Cost]

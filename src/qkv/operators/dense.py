@@ -8,7 +8,7 @@ from qkv import cost
 from qkv.memory import budget, readable
 from qkv.normalize import Weights, normalize, softmax
 from qkv.operators import plain
-from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.base import Cost, Result
 from qkv.problem import Problem
 from qkv.similarity.base import product, widen
 from qkv.tracing import is_finite, sizes_are_known
@@ -17,24 +17,18 @@ from qkv.tracing import is_finite, sizes_are_known
 MOST_BYTES = 64 * 2**20
 
 
-def refusal(problem: Problem) -> None:
-    """Nothing is refused but what does not fit into memory, and that may change."""
-
-
-def offer(problem: Problem) -> Offer | str:
-    """Dense serves everything that fits into memory."""
-    size = bytes_needed(problem)
-    limit = budget(problem.query.device)
+def refusal(problem: Problem) -> str | None:
+    """Nothing is refused but what does not fit into memory."""
+    size, limit = bytes_needed(problem), budget(problem.query.device)
     if sizes_are_known(size) and size > limit:
         return f"it would hold {readable(size)} at once, above the budget of {readable(limit)}"
-    return Offer(
-        run=lambda: answer(problem),
-        cost=lambda: Cost(
-            problem.flops,
-            bytes_held(problem),
-            f"all {problem.pairs:,} scores fit into {readable(size)}",
-        ),
-    )
+    return None
+
+
+def offer(problem: Problem) -> Cost:
+    """All pairs at once."""
+    reason = f"all {problem.pairs:,} scores fit into {readable(bytes_needed(problem))}"
+    return Cost(problem.flops, bytes_held(problem), reason)
 
 
 def estimate(problem: Problem) -> float | str:
@@ -64,15 +58,15 @@ def bytes_needed(problem: Problem) -> int:
     return problem.pairs * (problem.similarity.pair_width(problem.dim) + 2) * itemsize
 
 
-def leakproof(problem: Problem) -> Result | None:
+def leakproof(problem: Problem) -> Result | str:
     """The answer by hand, if what is masked holds neither NaN nor inf."""
     if not plain.serves(problem):
-        return None
+        return "torch's own formula lets NaN through"
     found = plain.answer(problem)
     # A value that is not finite shows in every answer, since 0 · NaN is NaN. Tokens may show in
     # gradients alone.
     shown = (found, problem.key, problem.query) if found.requires_grad else (found,)
-    return (found, None) if is_finite(*shown) else None
+    return (found, None) if is_finite(*shown) else "something holds NaN or inf"
 
 
 def bytes_held(problem: Problem) -> int:

@@ -30,13 +30,12 @@ FEW_SCORES = 2**18
 def serves(problem: Problem) -> bool:
     """Whether the answer alone is asked for, and may be computed by hand."""
     similarity = problem.similarity
-    in_logarithms = problem.adds_to_scores or not similarity.nonnegative
     return (
         not problem.asked_again
         and problem.dropout is None
         and not problem.wants_total
-        and problem.m > 0
-        and not (similarity.may_vanish and in_logarithms)
+        and problem.key.shape[-2] > 0
+        and not (similarity.may_vanish and (problem.adds_to_scores or not similarity.nonnegative))
         and (problem.mask is None or not problem.mask.needs_scores)
         and problem.is_eager
     )
@@ -44,15 +43,17 @@ def serves(problem: Problem) -> bool:
 
 def answer(problem: Problem) -> Tensor:
     """Σ α(q, kᵢ) vᵢ, Eq. 1."""
-    similarity, value = problem.similarity, widen(problem.value)
-    hidden = None
+    similarity, hidden = problem.similarity, None
     if problem.mask is not None:
         hidden = problem.mask.hidden(problem.tile(0, problem.n)).spread(problem.batch)
-    form = _as_dot(problem)
-    if form is not None:
-        found = _dot(problem, form, value, hidden)
-    elif similarity.nonnegative and not problem.adds_to_scores:
-        found = _proportional(problem, value, hidden)
+    added = problem.adds_to_scores
+    # A distance goes to `sdpa` where it is a dot product, and only there.
+    may_be_dot = not added and not similarity.depends_on_spread
+    form = similarity.as_dot(problem.query, problem.key) if may_be_dot else ""
+    if isinstance(form, DotForm):
+        found = _dot(problem, form, hidden)
+    elif similarity.nonnegative and not added:
+        found = _proportional(problem, hidden)
     else:
         scores = similarity.log_scores(problem.query, problem.key)
         if problem.bias is not None:
@@ -60,15 +61,8 @@ def answer(problem: Problem) -> Tensor:
         if problem.position_bias is not None:
             by_position = problem.position_bias.scores(problem.tile(0, problem.n))
             scores = scores + by_position.to(scores.dtype)
-        found = _softmax(problem, scores, value, hidden)
-    return found if value is problem.value else found.to(problem.value.dtype)
-
-
-def _as_dot(problem: Problem) -> DotForm | None:
-    if problem.adds_to_scores or problem.similarity.depends_on_spread:
-        return None  # a distance goes to `sdpa` where it is a dot product, and only there
-    form = problem.similarity.as_dot(problem.query, problem.key)
-    return None if isinstance(form, str) else form
+        found = _softmax(problem, scores, hidden)
+    return found if found.dtype == problem.value.dtype else found.to(problem.value.dtype)
 
 
 def _three_axes(tensor: Tensor, batch: tuple[int, ...]) -> Tensor:
@@ -81,21 +75,21 @@ def _three_axes(tensor: Tensor, batch: tuple[int, ...]) -> Tensor:
     return tensor.reshape(math.prod(batch), rows, columns)
 
 
-def _softmax(problem: Problem, scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
+def _softmax(problem: Problem, scores: Tensor, hidden: Hidden | None) -> Tensor:
     """softmax(scores) value."""
     batch = problem.batch
-    scores, value = _three_axes(scores, batch), _three_axes(value, batch)
+    scores, value = _three_axes(scores, batch), _three_axes(widen(problem.value), batch)
     if hidden is not None:
         scores = scores + hidden.added(scores.dtype)
     return _as_asked(_weighed(scores, value, hidden), batch)
 
 
-def _proportional(problem: Problem, value: Tensor, hidden: Hidden | None) -> Tensor:
+def _proportional(problem: Problem, hidden: Hidden | None) -> Tensor:
     """(scores / Σ scores) value."""
     similarity, batch = problem.similarity, problem.batch
     with torch.set_grad_enabled(torch.is_grad_enabled() and not similarity.has_steps):
         scores = similarity.score(*similarity.prepare(problem.query, problem.key))
-    scores, value = _three_axes(scores, batch), _three_axes(value, batch)
+    scores, value = _three_axes(scores, batch), _three_axes(widen(problem.value), batch)
     found: Tensor
     if not problem.needs_grad:
         found = _Proportional.run(scores, value, hidden)[0]
@@ -114,9 +108,10 @@ def _as_asked(found: Tensor, batch: tuple[int, ...]) -> Tensor:
     return found.view(*batch, *found.shape[-2:])
 
 
-def _dot(problem: Problem, form: DotForm, value: Tensor, hidden: Hidden | None) -> Tensor:
+def _dot(problem: Problem, form: DotForm, hidden: Hidden | None) -> Tensor:
     batch = problem.batch
-    query, key = _three_axes(widen(form.query), batch), _three_axes(widen(form.key), batch)
+    query, key, value = widen(form.query), widen(form.key), widen(problem.value)
+    query, key = _three_axes(query, batch), _three_axes(key, batch)
     value = _three_axes(value, batch)
     differentiable = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
@@ -132,6 +127,7 @@ def _dot(problem: Problem, form: DotForm, value: Tensor, hidden: Hidden | None) 
 
 
 def _dot_weights(query: Tensor, key: Tensor, scale: float, hidden: Hidden | None) -> Tensor:
+    """softmax(scale · query keyᵀ), 0 in rows that are empty."""
     # What hides keys is added where the product is made, which costs next to nothing.
     if hidden is not None:
         scores = torch.baddbmm(hidden.added(query.dtype), query, key.mT, alpha=scale)
@@ -140,7 +136,11 @@ def _dot_weights(query: Tensor, key: Tensor, scale: float, hidden: Hidden | None
     else:
         nothing = _nothing(query.dtype, query.device)
         scores = torch.baddbmm(nothing, query, key.mT, beta=0, alpha=scale)
-    return _softmax_in_place(scores, None if hidden is None else hidden.queries)
+    # A second block within the caches costs less than rows that overtake themselves.
+    weights = torch.softmax(scores, -1, out=None if scores.numel() < FEW_SCORES else scores)
+    if hidden is not None and hidden.queries is not None:
+        weights.masked_fill_(hidden.queries, 0.0)
+    return weights
 
 
 @lru_cache(maxsize=16)
@@ -148,13 +148,6 @@ def _nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
     """What a scaled product is added to, 0 times."""
     with torch.inference_mode(False):
         return torch.zeros(1, 1, 1, dtype=dtype, device=device)
-
-
-def _softmax_in_place(scores: Tensor, empty: Tensor | None) -> Tensor:
-    """The weights, 0 in rows that are empty; `scores` are written over."""
-    # A second block within the caches costs less than rows that overtake themselves.
-    weights = torch.softmax(scores, -1, out=None if scores.numel() < FEW_SCORES else scores)
-    return weights if empty is None else weights.masked_fill_(empty, 0.0)
 
 
 def _pull_scores(weights: Tensor, value: Tensor, grad: Tensor) -> Tensor:

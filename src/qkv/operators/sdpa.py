@@ -28,7 +28,7 @@ from qkv.operators.aten_flash import (
     four_axes,
     plain_attention,
 )
-from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.base import Cost, Result
 from qkv.operators.second_order import Gradients
 from qkv.operators.tiles import TileFunction, in_tiles, rows_at_once
 from qkv.problem import Problem
@@ -66,14 +66,14 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve dot products without dropout, under masks that depend on positions alone."""
+def _form(problem: Problem) -> DotForm | str:
+    """The dot product that a similarity is for these numbers."""
     form = problem.similarity.as_dot(problem.query, problem.key)
     if isinstance(form, str):
         return form
     if problem.mask is not None and form.offset is not None:
         return "a masked key would move the centre from which distances are measured"
-    return Offer(run=lambda: answer(problem, form), cost=lambda: _cost(problem))
+    return form
 
 
 def estimate(problem: Problem) -> float:
@@ -101,7 +101,11 @@ def share(problem: Problem) -> float:
     return min(1.0, (problem.n + block) / (2 * problem.n))
 
 
-def _cost(problem: Problem) -> Cost:
+def offer(problem: Problem) -> Cost | str:
+    """All pairs; memory for masks alone."""
+    form = _form(problem)
+    if isinstance(form, str):
+        return form
     reason = f"{problem.similarity.describe()} can be written as a dot product"
     if isinstance(problem.similarity, (Dot, ScaledDot)):
         reason = "a dot product"
@@ -118,8 +122,11 @@ def _cost(problem: Problem) -> Cost:
     return Cost(problem.flops, size, f"{reason}; the {what} is made {readable(size)} at a time")
 
 
-def answer(problem: Problem, form: DotForm) -> Result:
+def answer(problem: Problem) -> Result | str:
     """softmax(scale · query keyᵀ) value, Eqs. 8 to 11, by the fused kernel."""
+    form = _form(problem)
+    if isinstance(form, str):
+        return form
     form = _upright(form)
     if form.key_bias is not None and (problem.needs_grad or problem.position_bias is not None):
         form = _augmented(form)  # the kernel gives a mask no gradient, and takes one alone

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv import cost
 from qkv.memory import TILE_BYTES, readable
-from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.base import Cost, Result
 from qkv.operators.dense import bytes_held, bytes_needed, pool, seconds
 from qkv.operators.tiles import TileFunction, in_tiles, rows_at_once, spans
 from qkv.problem import Problem
@@ -27,11 +27,6 @@ def refusal(problem: Problem) -> None:
     """Nothing is refused."""
 
 
-def offer(problem: Problem) -> Offer:
-    """Streamed serves everything."""
-    return Offer(run=lambda: answer(problem), cost=lambda: _cost(problem))
-
-
 def estimate(problem: Problem) -> float:
     """Seconds: those of the formula, forwards once more on the way back, and of many calls."""
     tiles = bytes_needed(problem) / TILE_BYTES
@@ -43,7 +38,8 @@ def estimate(problem: Problem) -> float:
     return again * seconds(problem, reused=reused) + tiles * cost.seconds(problem, "tile", "any")
 
 
-def _cost(problem: Problem) -> Cost:
+def offer(problem: Problem) -> Cost:
+    """All pairs, and the memory of some tiles."""
     one_row = bytes_needed(problem) // problem.n
     size = int(min(bytes_held(problem), max(_tiles_held(problem) * TILE_BYTES, one_row)))
     reason = f"tiling keeps memory at {readable(size)}, whatever the number of queries"

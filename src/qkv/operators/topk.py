@@ -12,7 +12,7 @@ from qkv.broadcast import query_rows
 from qkv.mask import Mask
 from qkv.memory import TILE_BYTES, readable
 from qkv.normalize import normalize
-from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.base import Cost, Result
 from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity.base import widen
@@ -30,15 +30,15 @@ def refusal(problem: Problem) -> str | None:
     return "there is nothing to compare" if problem.pairs == 0 else None
 
 
-def offer(problem: Problem) -> Offer:
-    """Serve masks that keep the best k keys of those that another mask allows."""
+def _kept(problem: Problem) -> tuple[int, Mask | None]:
+    """How many keys are kept for each query, and of which."""
     assert problem.mask is not None
     best = problem.mask.as_topk()
     assert best is not None
     k, rest = best
     if sizes_are_known(problem.m):  # else keys are taken to be as many
         k = min(k, problem.m)
-    return Offer(run=lambda: answer(problem, k, rest), cost=lambda: _cost(problem, k))
+    return k, rest
 
 
 def estimate(problem: Problem) -> float:
@@ -46,7 +46,9 @@ def estimate(problem: Problem) -> float:
     return cost.seconds(problem, "topk", "any") + cost.seconds(problem, "dense") / 3
 
 
-def _cost(problem: Problem, k: int) -> Cost:
+def offer(problem: Problem) -> Cost:
+    """Scores of all pairs, and what is kept of them."""
+    k, _ = _kept(problem)
     entries = math.prod(problem.batch) * problem.n
     weighing = entries * k * (problem.similarity.pair_flops(problem.dim) + 2 * problem.dim)
     scoring = problem.pairs * problem.similarity.pair_flops(problem.dim)
@@ -59,8 +61,9 @@ def _cost(problem: Problem, k: int) -> Cost:
     return Cost(scoring + weighing, size, reason)
 
 
-def answer(problem: Problem, k: int, rest: Mask | None) -> Result:
+def answer(problem: Problem) -> Result:
     """Rank all keys, then attend to the best."""
+    k, rest = _kept(problem)
     query, key = problem.similarity.prepare(problem.query, problem.key)
     prepared = problem._replace(query=query, key=key)
     with torch.no_grad():

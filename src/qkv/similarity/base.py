@@ -142,7 +142,10 @@ class Similarity(nn.Module):
         """All that :meth:`check` and the choice of an operator depend on; None: nobody knows."""
         if not type(self).__module__.startswith("qkv.similarity."):
             return None  # a class of someone else's may depend on anything
-        return type(self), *((x.shape, x.dtype, x.device, x.requires_grad) for x in self.tensors())
+        known: list[object] = [type(self)]
+        for tensor in self.tensors():
+            known += (tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)
+        return tuple(known)
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm | str:
         """This similarity as a dot product, or one clause saying why it is none."""

@@ -66,20 +66,16 @@ class ScaledDot(Similarity):
         self.scale = scale
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return product(query * self._scale(query), key.mT)
+        return product(query * self.as_dot(query, key).scale, key.mT)
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
-        return DotForm(query, key, self._scale(query))
+        scale = 1.0 / math.sqrt(max(query.shape[-1], 1)) if self.scale is None else self.scale
+        return DotForm(query, key, scale)
 
     as_fused = _as_fused
 
     def tensors(self) -> tuple[Tensor, ...]:
         return ()
-
-    def _scale(self, query: Tensor) -> float:
-        if self.scale is not None:
-            return self.scale
-        return 1.0 / math.sqrt(max(query.shape[-1], 1))
 
     def extra_repr(self) -> str:
         return "" if self.scale is None else f"scale={self.scale}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -206,7 +207,7 @@ def launch_of(call: Call) -> Launch:
         call.kind, call.rate, query.dtype, torch.get_num_threads(),
         query.shape, query.stride(), key.shape, key.stride(), value.shape, value.stride(),
         parameter.shape, parameter.stride(),
-        *((x.shape, x.stride()) if x is not None else None for x in call[BIAS:TENSORS]),
+        *map(_laid_out, call[BIAS:TENSORS]),
     )  # fmt: skip
     launch = LAUNCHES.get(kind)
     if launch is None:
@@ -214,6 +215,10 @@ def launch_of(call: Call) -> Launch:
             LAUNCHES.clear()
         launch = LAUNCHES[kind] = Launch(call)
     return launch
+
+
+def _laid_out(tensor: Tensor | None) -> Hashable:
+    return None if tensor is None else (tensor.shape, tensor.stride())
 
 
 def _memory(tensor: MaybeTensor, kept: int) -> MaybeTensor:

@@ -9,11 +9,11 @@ from torch import Tensor
 from qkv import cost
 from qkv.formula import PROGRAMS
 from qkv.formula.forms import was_traced
-from qkv.mask import Parts, Runs
+from qkv.mask import Mask, Parts, Runs
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import sdpa
 from qkv.operators.aten_flash import four_axes
-from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.base import Cost, Result
 from qkv.operators.fused import ops
 from qkv.operators.fused.inputs import ROWS
 from qkv.operators.fused.launch import Call
@@ -22,6 +22,9 @@ from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
 from qkv.similarity.base import FusedForm, may_be_fused, widen
 from qkv.tracing import in_forward_mode, in_transform
+
+#: A mask that limits nothing.
+UNMASKED = Parts(None, None)
 
 
 def refusal(problem: Problem) -> str | None:
@@ -37,45 +40,14 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve similarities with a kernel, on CPUs, under runs of keys, tensors, or both."""
-    parts: Parts | None = Parts(None, None)
-    if problem.mask is not None:
-        parts = problem.mask.as_parts(problem.tile(0, problem.n))
+def _parts(mask: Mask, problem: Problem) -> Parts | str:
+    """The mask as the kernels take it: runs of keys, tensors, or both."""
+    parts = mask.as_parts(problem.tile(0, problem.n))
     if parts is None:
-        return f"{problem.mask!r} is neither one run of keys for each query nor a tensor"
+        return f"{mask!r} is neither one run of keys for each query nor a tensor"
     if parts.runs is not None and parts.runs.stride > 1 and not _only_runs(problem, parts):
         return "strided keys are not supported with a tensor mask or dropout"
-    similarity, query, key = problem.similarity, problem.query, problem.key
-    # Projections of many tokens take time and memory, and `explain` is to compute nothing.
-    lazy = similarity.family in ("additive", "gated") and problem.pairs > MANY_PAIRS
-    form = (
-        similarity.as_fused(query[..., :1, :], key[..., :1, :])
-        if lazy
-        else similarity.as_fused(query, key)
-    )
-    if isinstance(form, str):
-        return form
-    reason = ops.failure(form.kind, form.query.dtype, problem.needs_grad)
-    if reason is not None:
-        return reason
-
-    def run() -> Result:
-        whole = similarity.as_fused(query, key) if lazy else form
-        assert isinstance(whole, FusedForm)
-        return answer(problem, whole, parts)
-
-    return Offer(run=run, cost=lambda: _cost(problem, form, parts))
-
-
-def leakproof(problem: Problem) -> Result | None:
-    """The answer; the kernels hide what is masked themselves, forward and backward."""
-    offered = offer(problem)
-    return None if isinstance(offered, str) else offered.run()
-
-
-#: From so many pairs on, looking at one token of each first costs next to nothing.
-MANY_PAIRS = 2**22
+    return parts
 
 
 #: Fewer features of pairs than this are not worth tracing and compiling a formula for.
@@ -115,7 +87,20 @@ def _only_runs(problem: Problem, parts: Parts) -> bool:
     return parts.allowed is None and not problem.adds_to_scores and problem.dropout is None
 
 
-def _cost(problem: Problem, form: FusedForm, parts: Parts) -> Cost:
+def offer(problem: Problem) -> Cost | str:
+    """The pairs that are allowed, in tiles."""
+    parts = UNMASKED if problem.mask is None else _parts(problem.mask, problem)
+    if isinstance(parts, str):
+        return parts
+    query, key = problem.query, problem.key
+    if problem.similarity.family in ("additive", "gated"):  # one token of each is projected
+        query, key = query[..., :1, :], key[..., :1, :]
+    form = problem.similarity.as_fused(query, key)
+    if isinstance(form, str):
+        return form
+    failure = ops.failure(form.kind, form.query.dtype, problem.needs_grad)
+    if failure is not None:
+        return failure
     name = type(problem.similarity).__name__
     size = 4 * 2**20  # the tiles of all threads, whatever the problem
     if problem.position_bias is not None:
@@ -135,8 +120,21 @@ def _cost(problem: Problem, form: FusedForm, parts: Parts) -> Cost:
     return Cost(int(problem.flops * share), size, f"{reason} ({readable(size)})")
 
 
-def answer(problem: Problem, form: FusedForm, parts: Parts) -> Result:
-    """The kernel's answer, in the shape and type of the problem."""
+def answer(problem: Problem) -> Result | str:
+    """The kernel's answer, in the shape and type of the problem.
+
+    The kernels hide what is masked themselves, forward and backward, so that nothing leaks.
+    """
+    parts = UNMASKED if problem.mask is None else _parts(problem.mask, problem)
+    if isinstance(parts, str):
+        return parts
+    form = problem.similarity.as_fused(problem.query, problem.key)
+    if isinstance(form, str):
+        return form
+    if not problem.is_eager:  # what is traced now cannot turn to another operator when it runs
+        failure = ops.failure(form.kind, form.query.dtype, problem.needs_grad)
+        if failure is not None:
+            return failure
     value = widen(problem.value)
     if parts.runs is not None and parts.runs.stride > 1:
         out, log_total = _with_stride(problem, form, value, parts.runs)

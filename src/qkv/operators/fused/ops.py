@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_type_hints
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkv.jit.arguments import NAMES
 from qkv.memory import TILE_BYTES
@@ -17,7 +17,7 @@ from qkv.operators.fused.launch import BIAS, TENSORS, Call
 from qkv.operators.fused.registry import functions_of
 from qkv.operators.second_order import Gradients
 from qkv.operators.tiles import rows_at_once
-from qkv.tracing import can_read_values, sizes_are_known
+from qkv.tracing import can_read_values, is_eager, sizes_are_known
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
 # key, value and answer. They are a quarter of its work.
@@ -143,7 +143,7 @@ class _Eager(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_answer: Tensor | None, grad_log_total: Tensor | None) -> Any:
-        if torch.is_grad_enabled() or not _eager(ctx.saved_tensors[0]):
+        if torch.is_grad_enabled() or not is_eager(ctx.saved_tensors[0]):
             return _differentiate_forward(ctx, grad_answer, grad_log_total, None, None)
         saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
         answered = Answered._make(saved[TENSORS:])
@@ -155,14 +155,6 @@ class _Eager(torch.autograd.Function):
             WantedGradients(wanted[3], wanted[4]),
         )
         return (*(each if wanted[i] else None for i, each in enumerate(gradients)), *(None,) * 7)
-
-
-def _eager(tensor: Tensor) -> bool:
-    """Whether the operators that are called are neither traced, transformed nor watched."""
-    if not can_read_values(tensor) or type(tensor) not in (Tensor, nn.Parameter):
-        return False
-    # The public surface has no such question; the name is checked by a test.
-    return bool(torch._C._len_torch_dispatch_stack() == 0)
 
 
 def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -219,12 +211,15 @@ fused_backward = torch.ops.qkv.fused_backward.default
 
 def attend(call: Call) -> tuple[Tensor, Tensor]:
     """Answer (..., n, d_v) and log_total (..., n) of one fused similarity."""
-    wanted = call[:5]
-    differentiable = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in wanted
+    differentiable = torch.is_grad_enabled() and (
+        call.query.requires_grad
+        or call.key.requires_grad
+        or call.value.requires_grad
+        or call.parameter.requires_grad
+        or (call.bias is not None and call.bias.requires_grad)
     )
     longest = _worth_keeping(call) if differentiable else 0
-    if not _eager(call.query):
+    if not is_eager(call.query):
         answer, log_total, _, _ = fused_forward(*call, longest)
     elif differentiable:
         answer, log_total = _Eager.apply(*call, longest)  # type: ignore[no-untyped-call]

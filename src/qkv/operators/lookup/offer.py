@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv import cost
-from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.base import Cost, Result
 from qkv.operators.lookup import ops
 from qkv.problem import Problem
 from qkv.similarity import Equal
@@ -37,28 +37,32 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve Equal on CPUs, where all queries may see the same keys."""
-    reason = ops.failure(widen(problem.query[..., :0, :]).dtype)
-    if reason is not None:
-        return reason
-    return Offer(run=lambda: answer(problem), cost=lambda: _cost(problem))
-
-
 def estimate(problem: Problem) -> float:
     """Seconds: linear in tokens."""
     return cost.seconds(problem, "lookup", "any")
 
 
-def _cost(problem: Problem) -> Cost:
+def _failure(problem: Problem) -> str | None:
+    """Why there are no loops for these types, if compiling them was tried in vain."""
+    return ops.failure(widen(problem.query[..., :0, :]).dtype)
+
+
+def offer(problem: Problem) -> Cost | str:
+    """Linear in tokens."""
+    failure = _failure(problem)
+    if failure is not None:
+        return failure
     entries, d_v = math.prod(problem.batch), problem.value.shape[-1]
     flops = entries * (problem.n + problem.m) * (4 * problem.dim + d_v)
     size = entries * (problem.m * (32 + 16 * d_v) + problem.n * (8 + 8 * d_v))
     return Cost(flops, size, "equal keys are found by their hash, each token visited once")
 
 
-def answer(problem: Problem) -> Result:
+def answer(problem: Problem) -> Result | str:
     """The mean of the values of each group of equal keys, for the queries that equal them."""
+    failure = _failure(problem)
+    if failure is not None:
+        return failure
     batch = problem.batch
     query, key = problem.similarity.prepare(problem.query, problem.key)
     allowed = None

@@ -9,7 +9,7 @@ import torch
 
 from qkv import cost
 from qkv.mask import ExceptSelf
-from qkv.operators.base import Cost, Offer, Result
+from qkv.operators.base import Cost, Result
 from qkv.operators.sorted.sorted_keys import Array, SortedKeys, WeightedMean, failure
 from qkv.problem import Problem
 from qkv.similarity.base import SortedForm
@@ -38,8 +38,8 @@ def refusal(problem: Problem) -> str | None:
     return None
 
 
-def offer(problem: Problem) -> Offer | str:
-    """Serve kernels of one-dimensional keys, on the way forward."""
+def _form(problem: Problem) -> SortedForm | str:
+    """The kernel as sums over sorted keys take it, if these keys can be sorted."""
     form = problem.similarity.as_sorted(problem.key)
     if isinstance(form, str):
         return form
@@ -53,7 +53,7 @@ def offer(problem: Problem) -> Offer | str:
         return "NaN or inf would contaminate the prefix sums"
     if problem.mask is not None and not torch.equal(problem.query, problem.key):
         return "under ExceptSelf the queries must be the keys themselves"
-    return Offer(run=lambda: answer(problem, form), cost=lambda: _cost(problem))
+    return form
 
 
 def estimate(problem: Problem) -> float:
@@ -66,7 +66,11 @@ def _leaves_one_out(problem: Problem) -> bool:
     return isinstance(problem.mask, ExceptSelf) and problem.query.shape == problem.key.shape
 
 
-def _cost(problem: Problem) -> Cost:
+def offer(problem: Problem) -> Cost | str:
+    """Near-linear in tokens."""
+    form = _form(problem)
+    if isinstance(form, str):
+        return form
     tokens = math.prod(problem.batch) * (problem.n + problem.m)
     columns = 1 + problem.value.shape[-1]
     flops = int(tokens * (math.log2(tokens + 1) + 40 * columns))
@@ -75,8 +79,11 @@ def _cost(problem: Problem) -> Cost:
     return Cost(flops, size, reason)
 
 
-def answer(problem: Problem, form: SortedForm) -> Result:
+def answer(problem: Problem) -> Result | str:
     """Sort the keys of each batch entry and pool; float64 inside, whatever the type."""
+    form = _form(problem)
+    if isinstance(form, str):
+        return form
     batch, d_v = problem.batch, problem.value.shape[-1]
 
     def entries(tensor: torch.Tensor) -> Array:
