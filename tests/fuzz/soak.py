@@ -29,7 +29,7 @@ def call(rng: np.random.Generator, database: qkv.Database) -> None:
     """One question of some kind; its answer must be finite."""
     n, d = int(rng.integers(1, 200)), int(rng.choice([1, 8, 64]))
     tokens = [torch.randn(2, n, d, requires_grad=True) for _ in range(3)]
-    match int(rng.integers(6)):
+    match int(rng.integers(9)):
         case 0:
             answer = qkv.attend(*tokens, mask=qkv.mask.Causal())
         case 1:
@@ -40,6 +40,16 @@ def call(rng: np.random.Generator, database: qkv.Database) -> None:
             answer = qkv.attend(*tokens, mask=qkv.mask.TopK(3))
         case 4:
             answer = qkv.attend(*tokens, similarity=_city_block)
+        case 5:
+            answer = qkv.attend(*tokens, similarity=qkv.similarity.Additive(d, d, 16))
+        case 6:
+            lengths = qkv.mask.Lengths(torch.from_numpy(rng.integers(1, n + 1, 2)))
+            answer = qkv.attend(*tokens, similarity="euclidean", mask=lengths, dropout=0.1)
+        case 7:
+            keys, targets = rng.normal(size=(n, d)), rng.normal(size=n)
+            model = qkv.NadarayaWatsonRegressor(bandwidth=0.5, empty="nearest").fit(keys, targets)
+            assert np.isfinite(model.predict(keys)).all()
+            return
         case _:
             found = database.query(float(rng.normal()), similarity="gaussian", bandwidth=0.5)
             assert np.isfinite(found.value)

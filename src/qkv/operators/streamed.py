@@ -40,7 +40,7 @@ def estimate(problem: Problem) -> float:
 
 def offer(problem: Problem) -> Cost:
     """All pairs, and the memory of some tiles."""
-    one_row = bytes_needed(problem) // problem.n
+    one_row = bytes_needed(problem) // max(1, problem.n)
     size = int(min(bytes_held(problem), max(_tiles_held(problem) * TILE_BYTES, one_row)))
     reason = f"tiling keeps memory at {readable(size)}, whatever the number of queries"
     return Cost(problem.flops, size, reason)
