@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 import torch
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
+
+expect.set_options(timeout=20_000)  # tests share the cores with whatever else runs
 
 # The same cases every time: what passed passes again. The long profile draws others.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)

@@ -7,10 +7,13 @@ import graphlib
 import re
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
+from types import CodeType, FrameType
 
 import import_graph
 import pytest
+import torch
 from import_graph import MODULES, SOURCE, imports, room
 
 import qkv
@@ -368,3 +371,32 @@ for path in sys.argv[1:]:
         [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True
     )
     assert told.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("similarity", "serves", "most"),
+    [("scaled_dot", "sdpa", 22), ("additive", "fused", 35), ("gaussian", "fused", 35)],
+)
+def test_a_query_takes_a_short_way_down(similarity: str, serves: str, most: int) -> None:
+    """So few of our functions, and no operator that does not serve it, once its kind is known."""
+    tokens = torch.randn(3, 2, 3, 370, 16).unbind()
+    kind = qkv.similarity.Additive(16, 16, 8) if similarity == "additive" else similarity
+    for _ in range(2):
+        qkv.attend(*tokens, similarity=kind)
+    passed: list[CodeType] = []
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
+            passed.append(frame.f_code)
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        qkv.attend(*tokens, similarity=kind)
+    finally:
+        sys.setprofile(before)
+    steps = [code for code, _ in groupby(passed)]
+    assert 0 < len(steps) <= most
+    files = {Path(code.co_filename).relative_to(SOURCE).parts for code in steps}
+    visited = {parts[1].removesuffix(".py") for parts in files if parts[0] == "operators"}
+    assert visited - {"aten_flash"} == {serves}

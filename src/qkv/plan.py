@@ -184,7 +184,10 @@ def _forced(problem: Problem, operator: str) -> Result:
     if operator not in OPERATORS:
         raise ValueError(f"operator must be one of {', '.join(OPERATORS)}; got {operator!r}")
     asked = OPERATORS[operator]
-    answered = asked.refusal(problem) or asked.answer(problem)
+    try:
+        answered = asked.refusal(problem) or asked.answer(problem)
+    except UnavailableError as reason:
+        answered = str(reason)
     if not isinstance(answered, str):
         return answered
     able = explain(problem)

@@ -232,12 +232,12 @@ def weights(
     prepared_query, prepared_key = problem.similarity.prepare(problem.query, problem.key)
     log_scores = problem.similarity.log_score(prepared_query[..., start:stop, :], prepared_key)
     added = None if problem.bias is None else query_rows(problem.bias, start, stop)
-    found, _ = weigh(problem, log_scores, added, start)
+    weights, _ = weigh(problem, log_scores, added, start)
     if quarantined.tainted is not None:
         tainted = quarantined.tainted[..., start:stop]
-        found = quarantined._replace(tainted=tainted).mark(found)
-    found = found.expand(*problem.batch, stop - start, problem.m).to(q.dtype)
-    return found.detach().numpy() if numpy else found  # type: ignore[return-value]
+        weights = quarantined._replace(tainted=tainted).mark(weights)
+    weights = weights.expand(*problem.batch, stop - start, problem.m).to(q.dtype)
+    return weights.detach().numpy() if numpy else weights  # type: ignore[return-value]
 
 
 def explain(

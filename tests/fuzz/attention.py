@@ -75,6 +75,7 @@ class _Comparison:
             for name, x in tensors.items()
         }
         self.touched, self.shows = self._reach()
+        self.undecided = torch.zeros_like(self.touched)
         batch, n = self.question.allowed.shape[:-2], asked.query.shape[-2]
         self.upstream = torch.randn(
             *batch, n, asked.value.shape[-1], generator=self.random, dtype=torch.float64
@@ -100,6 +101,7 @@ class _Comparison:
 
     def everything(self) -> int:
         answer, total, grads = self._reference()
+        self.touched = self.touched | self.undecided
         # How far it moves with the last digits, and how far off the plain formula is itself.
         moved = [self._reference(noisy=True) for _ in range(3)] + [self._naive()]
         count, value_size = 0, max(self.clean["value"].abs().flatten().tolist(), default=0.0)
@@ -176,6 +178,9 @@ class _Comparison:
             lengths = torch.cat([x.detach().abs().flatten() for x in leaves[:2]])
             apart = [x for x in lengths.double().tolist() if x > 0]
             self.saturated += size * self.upstream.abs().sum().item() / min(apart, default=1.0)
+        if question is self.question and noise is None and answer.margin is not None:
+            # Which keys are the best is left to the last digits.
+            self.undecided = (answer.margin <= 16 * self.eps).expand(self.touched.shape)
         finite = answer.scores.detach()[answer.scores.isfinite()]
         self.largest_score = finite.abs().max().item() if finite.numel() else 0.0
         batch = question.allowed.shape[:-1]
@@ -237,10 +242,10 @@ class _Comparison:
         self, what: str, found: Tensor, wanted: Tensor, moved: list[Tensor], size: float
     ) -> None:
         """What nothing reaches is as if nothing were there; what NaN reaches shows it."""
-        if self.asked.poison:
-            if found.shape[-1]:
-                hides = self.shows & found.isfinite().all(-1)
-                assert not hides.any(), f"{what} hides NaN in {int(hides.sum())} queries"
+        if self.asked.poison and found.shape[-1]:
+            hides = self.shows & found.isfinite().all(-1)
+            assert not hides.any(), f"{what} hides NaN in {int(hides.sum())} queries"
+        if self.touched.any():
             whole = ~self.touched
             found, wanted = found[whole], wanted[whole]
             moved = [x[whole] for x in moved]

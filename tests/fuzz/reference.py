@@ -263,6 +263,7 @@ class Reply:
     log_total: Tensor  # (*batch, n)
     scores: Tensor  # (*batch, n, m); −inf where a key is hidden
     weights: Tensor
+    margin: Tensor | None = None  # (*batch, n): how clear it is which keys are the best
 
 
 def reply(
@@ -277,7 +278,11 @@ def reply(
     if noise is not None:
         scores = torch.where(scores.isinf(), scores, scores * noise)
     scores = torch.where(question.allowed, scores, -torch.inf)
+    margin = None
     if question.top is not None and scores.shape[-1] > question.top:
+        edge = scores.detach().topk(question.top + 1).values[..., -2:]
+        margin = (edge[..., 0] - edge[..., 1]) / (1 + edge[..., 1].abs())
+        margin = margin.masked_fill(edge[..., 1] == -torch.inf, torch.inf)
         # Of equal scores those that come first: a stable sort in descending order.
         order = torch.sort(scores.detach(), dim=-1, descending=True, stable=True).indices
         kept = torch.zeros_like(question.allowed).expand(scores.shape).clone()
@@ -289,4 +294,4 @@ def reply(
     filled = scores.masked_fill(empty, 0.0)
     weights = torch.softmax(filled, -1).masked_fill(empty, 0.0)
     total = torch.logsumexp(filled, -1).masked_fill(empty.squeeze(-1), -torch.inf)
-    return Reply(weights @ value, total, scores, weights)
+    return Reply(weights @ value, total, scores, weights, margin)

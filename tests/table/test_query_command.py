@@ -193,6 +193,12 @@ def test_mistakes(words: list[str], message: str, folder: Path) -> None:
         CliRunner().invoke(app, ["query", *words], catch_exceptions=False)
 
 
+def test_a_line_of_queries_has_an_end(folder: Path) -> None:
+    (folder / "long.csv").write_text("gpa\n1\n" + "2" * 2_000_000)
+    with pytest.raises(ValueError, match=r"^'long.csv': line 3 is longer than 1,048,576 char"):
+        ask("salaries.parquet", "--key", "gpa", "--value", "salary", "--queries", "long.csv")
+
+
 def test_groups_weights_decay_and_several_values(folder: Path) -> None:
     asked = ["salaries.parquet", "--key", "gpa", "--value", "salary", "--value", "field", "3.5"]
     how = ["--similarity", "gaussian", "--bandwidth", "0.1", "--by", "year", "--weight", "gpa"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import csv
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from qkv.table import Database
+
+_LONGEST_LINE = 2**20
 
 
 def keys_of_words(database: Database, words: list[str]) -> list[dict[str, Any]]:
@@ -30,7 +33,7 @@ def keys_of_file(database: Database, path: Path) -> list[dict[str, Any]]:
     """Queries from a CSV file, by the names of its columns."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(_lines(file, path))
             for name in database.key:
                 if name not in (reader.fieldnames or []):
                     raise ValueError(
@@ -41,6 +44,18 @@ def keys_of_file(database: Database, path: Path) -> list[dict[str, Any]]:
             ]
     except csv.Error as error:
         raise ValueError(f"{path.name!r} cannot be read as CSV: {error}") from error
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """The lines of a file, of which none may fill the memory."""
+    number = 0
+    while line := file.readline(_LONGEST_LINE + 1):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            raise ValueError(
+                f"{path.name!r}: line {number:,} is longer than {_LONGEST_LINE:,} characters"
+            )
+        yield line
 
 
 def grid(database: Database, curve: str) -> list[Any]:

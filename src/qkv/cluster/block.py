@@ -64,14 +64,14 @@ class Question(NamedTuple):
         with torch.enable_grad():
             one = query.detach().new_zeros(1, query.shape[-1])
             other = key.detach().new_zeros(1, key.shape[-1])
-            found = [self.similarity.log_score(*self.similarity.prepare(one, other))]
+            outcomes = [self.similarity.log_score(*self.similarity.prepare(one, other))]
             if self.bias is not None:
                 position = torch.zeros(1, 1, dtype=torch.int64, device=query.device)
-                found.append(self.bias(position, position[0]))
+                outcomes.append(self.bias(position, position[0]))
             added = None if self.mask is None else self.mask.bias()
             if added is not None:
-                found.append(added.view_as(added))  # a leaf itself has no graph
-        return list({id(leaf): leaf for leaf in leaves_behind(found)}.values())
+                outcomes.append(added.view_as(added))  # a leaf itself has no graph
+        return list({id(leaf): leaf for leaf in leaves_behind(outcomes)}.values())
 
 
 class Answered(NamedTuple):
@@ -112,11 +112,11 @@ def gradients(
     wide = answered.gradient.to(weight.dtype)
     of_answer = (weight * wide).to(answer.dtype)
     of_total = (weight * wide * (answer - answered.answer).to(weight.dtype)).sum(-1)
-    found = torch.autograd.grad(
+    grads = torch.autograd.grad(
         [partial.answer, partial.log_total],
         [*stand_ins, *leaves],
         [of_answer, of_total.to(log_total.dtype)],
         allow_unused=True,
         retain_graph=len(leaves) > 0,  # the graph behind a leaf's users is not ours alone
     )
-    return list(found)
+    return list(grads)

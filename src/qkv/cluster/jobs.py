@@ -49,12 +49,12 @@ def connect(address: str) -> Any:
     making = threading.Thread(target=make, name="qkv-connect", daemon=True)
     making.start()
     making.join(2 * patience)
-    found = made[0] if made else TimeoutError(f"waited {2 * patience:g} s")
-    if isinstance(found, Exception):
+    client = made[0] if made else TimeoutError(f"waited {2 * patience:g} s")
+    if isinstance(client, Exception):
         raise ClusterError(
-            f"no Dask scheduler answers at {address!r}: {_first_line(found)}"
-        ) from found
-    return found
+            f"no Dask scheduler answers at {address!r}: {_first_line(client)}"
+        ) from client
+    return client
 
 
 def worker_count(client: Any) -> int:
@@ -87,8 +87,8 @@ def fold(
     futures: list[Any] = client.compute([*wanted, root], retries=0)
     try:
         _wait(client, futures, lambda place: _tell(done, *blocks[place]))
-        found: Found = futures[-1].result()
-        return found
+        merged: Found = futures[-1].result()
+        return merged
     except distributed.KilledWorker as error:
         raise ClusterError(
             f"a part of the work ended {error.allowed_failures + 1} workers, one after another; "
@@ -151,9 +151,9 @@ def _tasks(
             groups.setdefault(each[0] // width, []).append(each)
         level = []
         for group in groups.values():
-            starts, sizes, found = (list(each) for each in zip(*group, strict=True))
+            starts, sizes, neighbours = (list(each) for each in zip(*group, strict=True))
             name = f"qkv-merge-{token}-{width}-{starts[0]}"
-            merged = together(merge, sizes, found, dask_key_name=name)
+            merged = together(merge, sizes, neighbours, dask_key_name=name)
             level.append((starts[0], sum(sizes), merged))
     return leaves, level[0][-1]
 
@@ -173,13 +173,13 @@ def _worked(
     return _merged(merge, [1] * len(parts), [work(part, shared) for part in parts])
 
 
-def _merged(merge: Callable[[Found, Found], Found], sizes: list[int], found: list[Found]) -> Found:
+def _merged(merge: Callable[[Found, Found], Found], sizes: list[int], parts: list[Found]) -> Found:
     """What neighbours found: pairs first, then pairs of pairs, as one binary tree over all parts.
 
     Each was found by so many parts, whose number is a power of two but for the last ones.
     """
     waiting: list[tuple[int, Found]] = []
-    for size, each in zip(sizes, found, strict=True):
+    for size, each in zip(sizes, parts, strict=True):
         while waiting and waiting[-1][0] == size:
             before, left = waiting.pop()
             size, each = size + before, merge(left, each)

@@ -39,18 +39,18 @@ class Replicated:
         leaves: Sequence[Tensor],
     ) -> list[Tensor | None]:
         """Each rank's own of its keys and values; of what all ranks have, the sum over ranks."""
-        found = gradients(self.question, tokens, (0, self._first_key), answered, leaves)
+        grads = gradients(self.question, tokens, (0, self._first_key), answered, leaves)
         _, key, value = tokens
-        if found is None:
-            found = [None] * (3 + len(leaves))
+        if grads is None:
+            grads = [None] * (3 + len(leaves))
         shared = [
             torch.zeros_like(own) if grad is None else grad.contiguous().clone()
-            for own, grad in zip([tokens[0], *leaves], [found[0], *found[3:]], strict=True)
+            for own, grad in zip([tokens[0], *leaves], [grads[0], *grads[3:]], strict=True)
         ]
         for grad in shared:
             self._exchange.sum(grad)
         own = [
             torch.zeros_like(token) if grad is None else grad
-            for token, grad in zip((key, value), found[1:3], strict=True)
+            for token, grad in zip((key, value), grads[1:3], strict=True)
         ]
         return [shared[0], *own, *shared[1:]]

@@ -34,7 +34,7 @@ class Ring:
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Partial:
         """The answer of this rank's queries over the keys of all ranks."""
         runs = self._shards.queries[self._exchange.rank]
-        found: list[Partial | None] = [None] * len(runs)
+        partials: list[Partial | None] = [None] * len(runs)
         for owner, there, said in self._visits(key, value):
             for place, run in enumerate(runs):
                 for other in self._shards.keys[owner]:
@@ -42,11 +42,11 @@ class Ring:
                         _rows(query, run), _rows(there, other), _rows(said, other),
                         run.position, other.position,
                     )  # fmt: skip
-                    before = found[place]
-                    found[place] = partial if before is None else _merged(before, partial)
+                    before = partials[place]
+                    partials[place] = partial if before is None else _merged(before, partial)
         whole = [
             self.question.nothing(value, run.length) if own is None else own
-            for run, own in zip(runs, found, strict=True)
+            for run, own in zip(runs, partials, strict=True)
         ]
         answer = torch.cat([own.answer for own in whole], -2)
         return Partial(answer, torch.cat([own.log_total for own in whole], -1))
@@ -75,11 +75,11 @@ class Ring:
                     block = (_rows(query, run), _rows(there, other), _rows(said, other))
                     rows = answered.rows(run.offset, run.offset + run.length)
                     at = (run.position, other.position)
-                    found = gradients(self.question, block, at, rows, leaves)
-                    if found is None:
+                    grads = gradients(self.question, block, at, rows, leaves)
+                    if grads is None:
                         continue
                     totals = [_rows(of_query, run), _rows(of_key, other), _rows(of_value, other)]
-                    for total, grad in zip([*totals, *of_leaves], found, strict=True):
+                    for total, grad in zip([*totals, *of_leaves], grads, strict=True):
                         if grad is not None:
                             total.add_(grad)
             travelling = own

@@ -67,13 +67,13 @@ def unshard(
 
 
 def _in_order(every: list[Tensor], placed: list[list[Chunk]]) -> list[Tensor]:
-    found = {
+    by_position = {
         run.position: each.narrow(0, run.offset, run.length)
         for each, own in zip(every, placed, strict=True)
         for run in own
         if run.length
     }
-    return [found[position] for position in sorted(found)] or every[:1]
+    return [by_position[position] for position in sorted(by_position)] or every[:1]
 
 
 def check_layout(layout: Any) -> Layout:

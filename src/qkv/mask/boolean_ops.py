@@ -85,9 +85,9 @@ class And(_Pair):
 
     def as_topk(self) -> tuple[int, Mask | None] | None:
         for ranking, other in ((self.left, self.right), (self.right, self.left)):
-            found = ranking.as_topk()
-            if found is not None and not other.needs_scores:
-                k, rest = found
+            best = ranking.as_topk()
+            if best is not None and not other.needs_scores:
+                k, rest = best
                 return k, other if rest is None else And(rest, other)
         return None
 

@@ -55,12 +55,12 @@ class Function(Mask):
             for axis, size in enumerate(tile.batch):
                 place = torch.arange(size, device=tile.device) + self._first.get(axis, 0)
                 places.append(place.reshape(-1, *[1] * (len(tile.batch) - axis + 1)))
-        found = torch.as_tensor(self.rule(*places, query, key), device=tile.device)
-        if found.dtype != torch.bool:
+        allowed = torch.as_tensor(self.rule(*places, query, key), device=tile.device)
+        if allowed.dtype != torch.bool:
             raise TypeError(
-                f"mask function {_name(self.rule)} must give True or False; got {found.dtype}"
+                f"mask function {_name(self.rule)} must give True or False; got {allowed.dtype}"
             )
-        return found.expand(*found.shape[:-2], tile.stop - tile.start, tile.m)
+        return allowed.expand(*allowed.shape[:-2], tile.stop - tile.start, tile.m)
 
     def narrow(self, axis: int, start: int, stop: int, batch: tuple[int, ...]) -> Mask:
         if self.arguments == 2:

@@ -181,7 +181,7 @@ def banded(
     answers = [_Sum(each) for each in out]
     log_total = query.new_full(query.shape[:-1], -torch.inf, dtype=_total_dtype(query))
     for entry, group in groups(key.shape[-2], start, stop, line, query):
-        found, totals = flash(
+        block_answer, totals = flash(
             group.of_queries(query[entry]),
             group.of_keys(key[entry]),
             group.of_keys(value[entry]),
@@ -190,7 +190,7 @@ def banded(
             scale,
             group.empty,
         )
-        answers[entry].add(group.first, found.flatten(1, 2))
+        answers[entry].add(group.first, block_answer.flatten(1, 2))
         if group.empty is not None:  # the kernel gives an empty row the total exp(0)
             totals = totals.masked_fill(group.empty, -torch.inf)
         group.of_queries(log_total[entry].unsqueeze(-1)).copy_(totals.unsqueeze(-1))
@@ -310,8 +310,8 @@ def _differentiate_twice(ctx: Any, *upstream: Tensor) -> Any:
             mask = mask + line.unfold(-1, key.shape[-2], 1).flip(-2)
         plain = plain_attention(query, key, value, mask, False, ctx.scale)
         firsts = torch.autograd.grad(plain, inputs[1:], grad, create_graph=True)
-        found = torch.autograd.grad(firsts, inputs, upstream, allow_unused=True)
-    return *found, None, None, None, None, None, None
+        grads = torch.autograd.grad(firsts, inputs, upstream, allow_unused=True)
+    return *grads, None, None, None, None, None, None
 
 
 banded_backward.register_autograd(_differentiate_twice, setup_context=_keep_backward)

@@ -62,11 +62,11 @@ def leakproof(problem: Problem) -> Result | str:
     """The answer by hand, if what is masked holds neither NaN nor inf."""
     if not plain.serves(problem):
         return "torch's own formula lets NaN through"
-    found = plain.answer(problem)
+    result = plain.answer(problem)
     # A value that is not finite shows in every answer, since 0 · NaN is NaN. Tokens may show in
     # gradients alone.
-    shown = (found, problem.key, problem.query) if found.requires_grad else (found,)
-    return (found, None) if is_finite(*shown) else "something holds NaN or inf"
+    shown = (result, problem.key, problem.query) if result.requires_grad else (result,)
+    return (result, None) if is_finite(*shown) else "something holds NaN or inf"
 
 
 def bytes_held(problem: Problem) -> int:
@@ -96,11 +96,11 @@ def bytes_held(problem: Problem) -> int:
 def answer(problem: Problem) -> Result:
     """Σ α(q, kᵢ) vᵢ, Eq. 1: by hand where that may be, else by the formula below."""
     if plain.serves(problem):
-        found = plain.answer(problem)
+        result = plain.answer(problem)
         # There −inf is added to hide a score. If that is infinite, the formula below hides it.
         # Without gradients the answer is looked at by whoever asks.
-        if problem.mask is None or not found.requires_grad or is_finite(found):
-            return found, None
+        if problem.mask is None or not result.requires_grad or is_finite(result):
+            return result, None
     query, key = problem.similarity.prepare(problem.query, problem.key)
     log_scores = problem.similarity.log_score(query, key)
     return pool(problem, log_scores, problem.value, problem.bias)

@@ -51,9 +51,9 @@ def answer(problem: Problem) -> Tensor:
     may_be_dot = not added and not similarity.depends_on_spread
     form = similarity.as_dot(problem.query, problem.key) if may_be_dot else ""
     if isinstance(form, DotForm):
-        found = _dot(problem, form, hidden)
+        result = _dot(problem, form, hidden)
     elif similarity.nonnegative and not added:
-        found = _proportional(problem, hidden)
+        result = _proportional(problem, hidden)
     else:
         scores = similarity.log_scores(problem.query, problem.key)
         if problem.bias is not None:
@@ -61,8 +61,8 @@ def answer(problem: Problem) -> Tensor:
         if problem.position_bias is not None:
             by_position = problem.position_bias.scores(problem.tile(0, problem.n))
             scores = scores + by_position.to(scores.dtype)
-        found = _softmax(problem, scores, hidden)
-    return found if found.dtype == problem.value.dtype else found.to(problem.value.dtype)
+        result = _softmax(problem, scores, hidden)
+    return result if result.dtype == problem.value.dtype else result.to(problem.value.dtype)
 
 
 def _three_axes(tensor: Tensor, batch: tuple[int, ...]) -> Tensor:
@@ -90,22 +90,22 @@ def _proportional(problem: Problem, hidden: Hidden | None) -> Tensor:
     with torch.set_grad_enabled(torch.is_grad_enabled() and not similarity.has_steps):
         scores = similarity.score(*similarity.prepare(problem.query, problem.key))
     scores, value = _three_axes(scores, batch), _three_axes(widen(problem.value), batch)
-    found: Tensor
+    pooled: Tensor
     if not problem.needs_grad:
-        found = _Proportional.run(scores, value, hidden)[0]
+        pooled = _Proportional.run(scores, value, hidden)[0]
     elif similarity.has_steps:
-        found = _steps(scores, value, hidden, problem)
+        pooled = _steps(scores, value, hidden, problem)
     elif scores.numel() <= FEW_PAIRS:
-        found = _Proportional.formula(scores, value, hidden)
+        pooled = _Proportional.formula(scores, value, hidden)
     else:
-        found = _Proportional.apply(scores, value, hidden)  # type: ignore[no-untyped-call]
-    return _as_asked(found, batch)
+        pooled = _Proportional.apply(scores, value, hidden)  # type: ignore[no-untyped-call]
+    return _as_asked(pooled, batch)
 
 
-def _as_asked(found: Tensor, batch: tuple[int, ...]) -> Tensor:
+def _as_asked(pooled: Tensor, batch: tuple[int, ...]) -> Tensor:
     if len(batch) == 1:
-        return found
-    return found.view(*batch, *found.shape[-2:])
+        return pooled
+    return pooled.view(*batch, *pooled.shape[-2:])
 
 
 def _dot(problem: Problem, form: DotForm, hidden: Hidden | None) -> Tensor:
@@ -116,14 +116,14 @@ def _dot(problem: Problem, form: DotForm, hidden: Hidden | None) -> Tensor:
     differentiable = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     )
-    found: Tensor
+    pooled: Tensor
     if not differentiable:
-        found = torch.bmm(_dot_weights(query, key, form.scale, hidden), value)
+        pooled = torch.bmm(_dot_weights(query, key, form.scale, hidden), value)
     elif problem.pairs <= FEW_DOT_PAIRS:
-        found = _Dot.formula(query, key, value, form.scale, hidden)
+        pooled = _Dot.formula(query, key, value, form.scale, hidden)
     else:
-        found = _Dot.apply(query, key, value, form.scale, hidden)  # type: ignore[no-untyped-call]
-    return _as_asked(found, batch)
+        pooled = _Dot.apply(query, key, value, form.scale, hidden)  # type: ignore[no-untyped-call]
+    return _as_asked(pooled, batch)
 
 
 def _dot_weights(query: Tensor, key: Tensor, scale: float, hidden: Hidden | None) -> Tensor:
@@ -164,8 +164,8 @@ def _again(
 ) -> list[Tensor | None]:
     """The gradient by a formula that torch differentiates, to be differentiated once more."""
     wanted = [x for x in inputs if x.requires_grad]
-    found = iter(torch.autograd.grad(formula(*inputs, *others), wanted, grad, create_graph=True))
-    return [next(found) if x.requires_grad else None for x in inputs]
+    grads = iter(torch.autograd.grad(formula(*inputs, *others), wanted, grad, create_graph=True))
+    return [next(grads) if x.requires_grad else None for x in inputs]
 
 
 class _Dot(torch.autograd.Function):
@@ -244,14 +244,14 @@ class _Proportional(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
-        found, weights, total = _Proportional.run(scores, value, hidden)
-        ctx.save_for_backward(scores, value, weights, found, total)
+        pooled, weights, total = _Proportional.run(scores, value, hidden)
+        ctx.save_for_backward(scores, value, weights, pooled, total)
         ctx.hidden = hidden
-        return found
+        return pooled
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        scores, value, weights, found, total = ctx.saved_tensors
+        scores, value, weights, pooled, total = ctx.saved_tensors
         hidden = ctx.hidden
         if torch.is_grad_enabled():
             return *_again(_Proportional.formula, (scores, value), (hidden,), grad), None
@@ -259,7 +259,7 @@ class _Proportional(torch.autograd.Function):
         grad = grad / total
         pull = None
         if of_scores:
-            known = (grad * found).sum(-1, keepdim=True)
+            known = (grad * pooled).sum(-1, keepdim=True)
             pull = torch.baddbmm(known, grad, value.mT, beta=-1)
             if hidden is not None:
                 pull.mul_(hidden.factors(pull.dtype))
@@ -280,9 +280,9 @@ class _Steps(torch.autograd.Function):
     def forward(
         ctx: Any, scores: Tensor, value: Tensor, hidden: Hidden | None, *tokens: Tensor
     ) -> Tensor:
-        found, weights, total = _Proportional.run(scores, value, hidden)
+        pooled, weights, total = _Proportional.run(scores, value, hidden)
         ctx.save_for_backward(weights, value, total, *tokens)
-        return found
+        return pooled
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

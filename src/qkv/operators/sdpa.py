@@ -310,10 +310,10 @@ class _Backward(torch.autograd.Function):
         grad, query, key, value, mask = ctx.saved_tensors
 
         tile = _formula(mask, ctx.causal, ctx.scale)
-        found = Gradients(tile, [query], [key, value], [grad], upstream).pull(
+        second = Gradients(tile, [query], [key, value], [grad], upstream).pull(
             _formula_rows(query, key)
         )
-        return *found.grads, *found.rows, *found.whole, *(None,) * 5
+        return *second.grads, *second.rows, *second.whole, *(None,) * 5
 
 
 def _formula(mask: Tensor | None, causal: bool, scale: float) -> TileFunction:

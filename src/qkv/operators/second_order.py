@@ -37,14 +37,14 @@ class Gradients(NamedTuple):
         n = self.rows[0].shape[-2]
         totals: list[Tensor | None] = [None] * (len(sliced) + len(self.whole))
         for start, stop in [(0, n)] if torch.compiler.is_compiling() else spans(n, step):
-            for place, found in enumerate(self._tile(start, stop)):
-                if found is None:
+            for place, part in enumerate(self._tile(start, stop)):
+                if part is None:
                     continue
                 total = totals[place]
                 if total is None:
                     like = (*sliced, *self.whole)[place]
                     total = totals[place] = torch.zeros_like(like)
-                (total[..., start:stop, :] if place < len(sliced) else total).add_(found)
+                (total[..., start:stop, :] if place < len(sliced) else total).add_(part)
         first = len(self.grads)
         return Pulled(totals[:first], totals[first : len(sliced)], totals[len(sliced) :])
 

@@ -124,11 +124,11 @@ class _Recomputed(torch.autograd.Function):
             outputs = _joined(job, tensors[:given], _called)
             inputs = [tensors[index] for index in wanted]
             live = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if out.grad_fn]
-            found = torch.autograd.grad(
+            second = torch.autograd.grad(
                 [out for out, _ in live], inputs, [grad for _, grad in live],
                 create_graph=True, allow_unused=True,
             )  # fmt: skip
-            return None, None, *_spread(len(tensors), wanted, found)
+            return None, None, *_spread(len(tensors), wanted, second)
         totals = [torch.zeros_like(tensors[index]) for index in wanted]
         for start, stop in job.spans(tensors):
             with torch.enable_grad():
@@ -145,24 +145,24 @@ class _Recomputed(torch.autograd.Function):
                 for out, grad in zip(outputs, grads, strict=True)
                 if out.requires_grad
             ]
-            found = torch.autograd.grad(
+            of_tile = torch.autograd.grad(
                 [out for out, _ in live],
                 inputs,
                 [grad for _, grad in live],
                 retain_graph=len(tensors) > given,  # the graph of a hidden tensor is not ours
                 allow_unused=True,
             )
-            for index, total, grad in zip(wanted, totals, found, strict=True):
+            for index, total, grad in zip(wanted, totals, of_tile, strict=True):
                 if grad is not None:
                     (total[..., start:stop, :] if index < job.sliced else total).add_(grad)
         return None, None, *_spread(len(tensors), wanted, totals)
 
 
 def _spread(length: int, places: list[int], values: Sequence[Tensor | None]) -> list[Tensor | None]:
-    found: list[Tensor | None] = [None] * length
+    spread: list[Tensor | None] = [None] * length
     for place, value in zip(places, values, strict=True):
-        found[place] = value
-    return found
+        spread[place] = value
+    return spread
 
 
 def _hidden_leaves(job: Job, tensors: Sequence[Tensor]) -> list[Tensor]:

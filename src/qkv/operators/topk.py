@@ -100,8 +100,8 @@ def answer(problem: Problem) -> Result:
     if problem.position_bias is not None:
         width += 4 * m
     rows = rows_at_once(4 * TILE_BYTES, math.prod(batch) * width)
-    found, log_total = in_tiles(tile, sliced, [flat_key, flat_value], rows)
-    return found, log_total.squeeze(-1)
+    answers, log_total = in_tiles(tile, sliced, [flat_key, flat_value], rows)
+    return answers, log_total.squeeze(-1)
 
 
 def _places(problem: Problem, k: int, rest: Mask | None) -> Tensor:
@@ -123,8 +123,8 @@ def _places(problem: Problem, k: int, rest: Mask | None) -> Tensor:
         scores = scores.expand(*problem.batch, stop - start, problem.m)
         return (_best(scores, k),)
 
-    (found,) = in_tiles(tile, [problem.query], [], rows_at_once(4 * TILE_BYTES, row))
-    return found
+    (places,) = in_tiles(tile, [problem.query], [], rows_at_once(4 * TILE_BYTES, row))
+    return places
 
 
 def _best(scores: Tensor, k: int) -> Tensor:

@@ -334,10 +334,10 @@ def derived_form(
     """A formula as a fused kernel takes it, or why it has none; `owner` is whose formula it is."""
     if not is_eager(query, key):
         return "a formula is compiled only where nobody traces or transforms it"
-    found = traced_form(formula, owner, query, key, proportional)
-    if isinstance(found, str):
-        return f"the formula has no kernel: {found}"
-    return FusedForm(*found)
+    form = traced_form(formula, owner, query, key, proportional)
+    if isinstance(form, str):
+        return f"the formula has no kernel: {form}"
+    return FusedForm(*form)
 
 
 def widen(tensor: Tensor) -> Tensor:
@@ -352,8 +352,8 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     if isinstance(left, Traced):  # of which no product is computed
         return left @ right
     rows = left.flatten(-3, -2) @ right.squeeze(-3)
-    found: Tensor = rows.unflatten(-2, left.shape[-3:-1])
-    return found
+    products: Tensor = rows.unflatten(-2, left.shape[-3:-1])
+    return products
 
 
 def log_or_never(scores: Tensor) -> Tensor:

@@ -112,10 +112,10 @@ class _Squared(torch.autograd.Function):
         query, key = ctx.saved_tensors
         if torch.is_grad_enabled():  # differentiated once more: the formula itself
             wanted = [x for x in (query, key) if x.requires_grad]
-            found = iter(
+            grads = iter(
                 torch.autograd.grad(by_differences(query, key), wanted, grad, create_graph=True)
             )
-            return *(next(found) if x.requires_grad else None for x in (query, key)), None
+            return *(next(grads) if x.requires_grad else None for x in (query, key)), None
         pull = _pull_centred(query, key, grad, ctx.unit)
         if pull is None:
             pull = _pull(query, key, grad), _pull(key, query, grad.mT)
@@ -153,16 +153,16 @@ def _pull(query: Tensor, key: Tensor, grad: Tensor) -> Tensor:
 class _Root(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, squared: Tensor) -> Tensor:
-        found = squared.sqrt()
-        ctx.save_for_backward(squared, found)
-        return found
+        distance = squared.sqrt()
+        ctx.save_for_backward(squared, distance)
+        return distance
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        squared, found = ctx.saved_tensors
+        squared, distance = ctx.saved_tensors
         if torch.is_grad_enabled():
             zero = squared == 0
-            found = torch.sqrt(torch.where(zero, 1.0, squared))
-            return torch.where(zero, 0.0, grad / (2 * found))
-        slope: Tensor = grad / found
-        return slope.masked_fill_(found == 0, 0.0).mul_(0.5)
+            distance = torch.sqrt(torch.where(zero, 1.0, squared))
+            return torch.where(zero, 0.0, grad / (2 * distance))
+        slope: Tensor = grad / distance
+        return slope.masked_fill_(distance == 0, 0.0).mul_(0.5)

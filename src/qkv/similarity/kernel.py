@@ -292,14 +292,14 @@ class OfDistance(Kernel):
         return self.at_distance(root(squared))
 
     def at_distance(self, distance: Tensor) -> Tensor:
-        found = self.function(distance)
-        if not isinstance(found, Tensor) or found.shape != distance.shape:
-            came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        weights = self.function(distance)
+        if not isinstance(weights, Tensor) or weights.shape != distance.shape:
+            came = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
             raise ValueError(
                 f"function must return a weight for each distance, {tuple(distance.shape)}; "
                 f"got {came}"
             )
-        return found
+        return weights
 
     @property
     def formula(self) -> object:
