@@ -88,6 +88,15 @@ def test_merging_goes_by_the_order_of_parts(client: Any) -> None:
     assert jobs.fold(client, _late, words, None, _added) == "".join(words)
 
 
+def _counted(part: str, shared: str) -> int:
+    return shared.count(part)
+
+
+@pytest.mark.parametrize("size", [1, 10**5])  # in each task, and once for each worker
+def test_every_part_is_told_what_all_share(client: Any, size: int) -> None:
+    assert jobs.fold(client, _counted, ["a", "b", "c"], "abb" * size, _added) == 3 * size
+
+
 def _written(part: int, shared: None) -> str:
     return str(part)
 

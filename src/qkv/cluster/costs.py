@@ -100,10 +100,10 @@ class Rates:
     """What a device or a worker does in a second: by `qkv bench cluster` on one core of the machine
     that docs/scale.md names, but for the link, which is assumed."""
 
-    flops: float = 7.5e10
+    flops: float = 1.0e11
     bytes: float = 1.0e9  # over a link, each way
-    rows: float = 5.0e7  # of a table, read and weighed for a few queries
-    parts: float = 500.0  # that a scheduler hands out
+    rows: float = 1.0e8  # of a table, read and weighed for a few queries
+    parts: float = 1200.0  # that a scheduler hands out
 
 
 def tensor_seconds(plan: ShardPlan, pairs: float, sizes: tuple[int, int], rates: Rates) -> float:

@@ -26,6 +26,8 @@ PATIENCE = 30.0
 #: How many parts a task takes, and how many such tasks one merges, at most. A power of two: tasks
 #: then cut one binary tree, whatever their number.
 _BRANCHES = 8
+#: Bytes of what all tasks share up to which each has a copy of its own.
+_SMALL = 2**14
 #: Seconds between two looks at the cluster.
 _GLANCE = 0.5
 
@@ -73,10 +75,10 @@ def fold(
 ) -> Found:
     """merge(work(parts[0], shared), work(parts[1], shared), …) in the order of the parts.
 
-    Each part is worked on where there is room, `shared` travels to each worker once, and results
-    are merged on the workers, always in the same binary tree: two runs with the same parts agree
-    bit for bit, whoever did what and when. A part may be a Dask delayed object. `done` is told the
-    place of each part that is finished.
+    Each part is worked on where there is room; `shared`, where it is large, travels to each worker
+    once. Results are merged on the workers, always in the same binary tree: two runs with the same
+    parts agree bit for bit, whoever did what and when. A part may be a Dask delayed object. `done`
+    is told the place of each part that is finished.
     """
     distributed = require("distributed", "cluster")
     threads = _check(client)
@@ -131,17 +133,19 @@ def _tasks(
     blocks: list[tuple[int, int]],
 ) -> tuple[list[Any], Any]:
     """A task for each block of parts, and the one that merges the last of them."""
-    dask = require("dask", "cluster")
+    dask, cloudpickle = require("dask", "cluster"), require("cloudpickle", "cluster")
     token = uuid.uuid4().hex
     # Names of tasks say nothing of what is read: dashboards and logs show them.
-    common = dask.delayed(shared, name=f"qkv-shared-{token}", traverse=False)
+    # What is small travels with every task: a task that waits for another waits for two messages.
+    if len(cloudpickle.dumps(shared)) > _SMALL:
+        shared = dask.delayed(shared, name=f"qkv-shared-{token}", traverse=False)
     task = dask.delayed(_worked, pure=False, traverse=False)
     together = dask.delayed(_merged, pure=False)
     leaves = []
     for at, size in blocks:
         name = f"qkv-part-{token}-{at}"
         with dask.annotate(priority=-at):  # the large ones first
-            leaves.append(task(work, merge, parts[at : at + size], common, dask_key_name=name))
+            leaves.append(task(work, merge, parts[at : at + size], shared, dask_key_name=name))
     level = [(*block, leaf) for block, leaf in zip(blocks, leaves, strict=True)]
     width = blocks[0][1]
     while len(level) > 1:
