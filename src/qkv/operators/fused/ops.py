@@ -13,15 +13,18 @@ from qkv.operators.fused import backward as backward_driver
 from qkv.operators.fused import execute, reference
 from qkv.operators.fused import forward as forward_driver
 from qkv.operators.fused.execute import Answered, WantedGradients
-from qkv.operators.fused.launch import BIAS, TENSORS, Call
+from qkv.operators.fused.launch import TENSORS, Call
 from qkv.operators.fused.registry import functions_of
 from qkv.operators.second_order import Gradients
 from qkv.operators.tiles import rows_at_once
-from qkv.tracing import can_read_values, is_eager, sizes_are_known
+from qkv.tracing import can_read_values, is_eager, is_finite, sizes_are_known
 
 # Scores are kept for the backward pass while they take at most this many times the memory of query,
 # key, value and answer. They are a quarter of its work.
 KEPT = 2
+
+#: Scores above this share of all digits are known to some hundredths only.
+LARGE = 2**-6
 
 # Not `torch.library.custom_op`: at its first call that imports torch._dynamo, a second's work, and
 # each call through it costs more.
@@ -68,11 +71,36 @@ def failure(kind: str, dtype: torch.dtype, backward: bool) -> str | None:
     return None
 
 
+def _gradients(
+    grad_answer: Tensor,
+    grad_log_total: Tensor | None,
+    answered: Answered,
+    call: Call,
+    wanted: WantedGradients,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The gradients of query, key, value, and of parameter and bias if they are wanted.
+
+    The kernel makes weights again, as exp(score − maximum), and adds scores up in another order
+    than on the way forward. Where these differ before the point, it would find any weights.
+    """
+    if answered.kept is None:
+        largest = torch.linalg.vector_norm(answered.normal[..., 0], torch.inf).item()
+        large = largest > LARGE / torch.finfo(answered.normal.dtype).eps
+        if large and is_finite(*call[:3]):  # the formula does not hide what is masked
+            if grad_log_total is None:
+                grad_log_total = torch.zeros_like(answered.log_total)
+            query, key, value, parameter, *bias = reference.gradients(
+                call, grad_answer, grad_log_total
+            )
+            return query, key, value, parameter, bias[0] if bias and wanted.bias else None
+    return execute.backward(grad_answer, grad_log_total, answered, call, wanted)
+
+
 def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of query, key, value, parameter and bias (of size 0 if not wanted)."""
     grad_answer, grad_log_total, answer, log_total, normal, kept, *of_call, bias_wanted = arguments
     answered = Answered(answer, log_total, normal, kept if kept.numel() else None)
-    query, key, value, parameter, bias = execute.backward(
+    query, key, value, parameter, bias = _gradients(
         grad_answer, grad_log_total, answered, Call(*of_call), WantedGradients(True, bias_wanted)
     )
     assert parameter is not None
@@ -147,7 +175,7 @@ class _Eager(torch.autograd.Function):
             return _differentiate_forward(ctx, grad_answer, grad_log_total, None, None)
         saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
         answered = Answered._make(saved[TENSORS:])
-        gradients = execute.backward(
+        gradients = _gradients(
             torch.zeros_like(answered.answer) if grad_answer is None else grad_answer,
             grad_log_total,
             answered,
@@ -167,29 +195,16 @@ def _differentiate_backward(ctx: Any, *upstream: Tensor) -> Any:
     """The second order, through the reference, a tile of queries at a time."""
     grad_answer, grad_log_total, *tensors = ctx.saved_tensors
     call = Call._make([*tensors, ctx.kind, ctx.rate])
-    bias = call.bias
-    in_rows = bias is not None and bias.shape[-2] == call.query.shape[-2]
-
-    def tile_of(start: int, query: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
-        rest: list[Any] = list(others)  # key, value, parameter, and the bias among them
-        added = None if bias is None else rest.pop(0 if in_rows else -1)
-        part = reference.rows_of(call, start, start + query.shape[-2])
-        tile_call = Call._make((query, *rest, added, *part[BIAS + 1 :]))
-        answer, log_total = reference.attend(tile_call)
-        return answer, log_total.unsqueeze(-1)
-
-    rows, whole = [call.query], [call.key, call.value, call.parameter]
+    tiles = reference.tiles(call)
     ups: list[Any] = [upstream[0], *upstream[1:4]]
-    if bias is not None:
-        (rows if in_rows else whole).append(bias)
+    if call.bias is not None:
         up = upstream[4] if ctx.bias_wanted else None
-        ups.insert(1 if in_rows else len(ups), up)
-    batch = grad_answer.shape[:-2].numel()
-    row = grad_answer.element_size() * batch * call.key.shape[-2] * call.key.shape[-1]
-    gradients = Gradients(tile_of, rows, whole, [grad_answer, grad_log_total.unsqueeze(-1)], ups)
+        ups.insert(1 if len(tiles.rows) == 2 else len(ups), up)
+    grads = [grad_answer, grad_log_total.unsqueeze(-1)]
+    gradients = Gradients(tiles.function, tiles.rows, tiles.whole, grads, ups)
     # A graph of some 30 such blocks; that of additive scores, which is written out, has a third.
     tile = TILE_BYTES if call.kind == "additive" else TILE_BYTES // 2
-    pulled = gradients.pull(rows_at_once(tile, row))
+    pulled = gradients.pull(rows_at_once(tile, tiles.row_bytes))
     of_answer, of_total = pulled.grads
     of_query, *of_rows = pulled.rows
     of_key, of_value, of_parameter, *of_whole = pulled.whole

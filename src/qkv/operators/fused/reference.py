@@ -1,18 +1,24 @@
 """The same attention in plain, dense torch: what the kernels compute, fit to be differentiated.
 
-It serves second derivatives, and builds the block (queries, keys) of the queries it is given.
+It serves second derivatives, and gradients where scores are so large that the kernels cannot make
+weights of them a second time. It builds the block (queries, keys) of the queries it is given.
 """
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from qkv.dropout import Dropout
+from qkv.memory import TILE_BYTES
 from qkv.normalize import normalize
 from qkv.operators.fused.additive_scores import additive_scores
-from qkv.operators.fused.launch import Call
+from qkv.operators.fused.launch import BIAS, Call
 from qkv.operators.fused.registry import program_of_kind
+from qkv.operators.tiles import TileFunction, in_tiles, rows_at_once
 from qkv.similarity.base import log_or_never
 from qkv.tracing import is_eager
 
@@ -64,3 +70,50 @@ def attend(call: Call) -> tuple[Tensor, Tensor]:
     if row_key is not None:
         weights = Dropout(rate, row_key).apply(weights, start=0)
     return weights @ value, log_total
+
+
+class Tiles(NamedTuple):
+    """A call as a function of tiles of its queries: (first query, *rows, *whole) -> answer (…, d_v)
+    and log_total (…, 1)."""
+
+    function: TileFunction
+    rows: list[Tensor]  # of which a tile takes some: the query, and a bias with a row for each
+    whole: list[Tensor]  # key, value and parameter, and a bias that all queries share
+    row_bytes: int  # that the block of one query takes
+
+
+def tiles(call: Call) -> Tiles:
+    """The same call, a tile of queries at a time."""
+    bias = call.bias
+    in_rows = bias is not None and bias.shape[-2] == call.query.shape[-2]
+
+    def function(start: int, query: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+        rest: list[Any] = list(others)
+        added = None if bias is None else rest.pop(0 if in_rows else -1)
+        part = rows_of(call, start, start + query.shape[-2])
+        answer, log_total = attend(Call._make((query, *rest, added, *part[BIAS + 1 :])))
+        return answer, log_total.unsqueeze(-1)
+
+    rows, whole = [call.query], [call.key, call.value, call.parameter]
+    if bias is not None:
+        (rows if in_rows else whole).append(bias)
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in call[:3])).numel()
+    row_bytes = call.query.element_size() * batch * call.key.shape[-2] * call.key.shape[-1]
+    return Tiles(function, rows, whole, row_bytes)
+
+
+def gradients(call: Call, grad_answer: Tensor, grad_log_total: Tensor) -> list[Tensor]:
+    """Those of query, key, value, parameter and, if there is one, bias."""
+
+    def pull() -> tuple[Tensor, ...]:
+        given = (call.query, call.key, call.value, call.parameter, call.bias)
+        leaves = [x.detach().requires_grad_() for x in given if x is not None]
+        tiled = tiles(Call._make((*leaves, *call[len(leaves) :])))
+        step = rows_at_once(TILE_BYTES, tiled.row_bytes)
+        answer, log_total = in_tiles(tiled.function, tiled.rows, tiled.whole, step)
+        upstream = [grad_answer, grad_log_total.unsqueeze(-1)]
+        return torch.autograd.grad([answer, log_total], leaves, upstream, materialize_grads=True)
+
+    # Within an operator autograd records nothing; what it leaves out is told to each thread.
+    with ThreadPoolExecutor(1) as thread:
+        return list(thread.submit(pull).result())
