@@ -127,7 +127,7 @@ class Problem(NamedTuple):
             return self
         if self.position_bias is not None and stop != self.m:
             return self  # with fewer keys queries would stand elsewhere
-        if stop != self.m and self.n < FEW_QUERIES and self.needs_grad:
+        if stop != self.m and self.needs_grad and self._saves_little(self.m - stop):
             return self  # gradients of some keys are copied into those of all
         checked = self.checked
         if checked is not None:
@@ -136,6 +136,10 @@ class Problem(NamedTuple):
             return self._replace(mask=None, bias=None, checked=checked)
         key, value = self.key.narrow(-2, 0, stop), self.value.narrow(-2, 0, stop)
         return self._replace(key=key, value=value, mask=None, bias=None, checked=checked)
+
+    def _saves_little(self, keys: int) -> bool:
+        """Whether gradients take longer to copy than the pairs of so many keys to look at."""
+        return self.n < FEW_QUERIES or math.prod(self.batch) * self.n * keys < FEW_PAIRS
 
     def narrow(self, axis: int, start: int, stop: int) -> Problem:
         """The entries `start` to `stop` of the leading axis `axis` alone."""
@@ -160,8 +164,9 @@ class Problem(NamedTuple):
 
 #: What is known of questions that were checked before, by signature.
 _CHECKED: dict[Hashable, Checked] = {}
-#: For fewer queries, leaving out masked keys saves less than their gradients cost to copy.
-FEW_QUERIES = 8
+#: For fewer queries, or fewer pairs, leaving out masked keys saves less than their gradients cost
+#: to copy.
+FEW_QUERIES, FEW_PAIRS = 8, 2**13
 #: Beyond so many they are forgotten and checked again.
 MOST_CHECKED = 1024
 

@@ -55,7 +55,8 @@ class Trial(NamedTuple):
 
     problem: str
     line: str  # family/direction, as `qkv.cost` has it
-    masks: dict[str, float]  # the share of pairs that operators visit whose mask is to be priced
+    shares: dict[str, float]  # of pairs that operators visit; of others all
+    masks: tuple[str, ...]  # the operators whose mask is to be priced
     work: cost.Work
     chosen: str
     seconds: dict[str, float]
@@ -134,18 +135,18 @@ def _trial(
     return Trial(
         f"{name}, ({entries}; {n}, {m}, {d}), {mask_name}, {direction}",
         f"{similarity.family}/{direction}",
-        _shares(problem),
+        {"fused": fused.share(problem), "sdpa": sdpa.share(problem)},
+        _masks(problem),
         work,
         plan.operator,
         dict(zip(able, least_seconds(*map(run, able), budget=budget), strict=True)),
     )
 
 
-def _shares(problem: Problem) -> dict[str, float]:
+def _masks(problem: Problem) -> tuple[str, ...]:
     if problem.mask is None:
-        return {}
-    shares = {"dense": 1.0, "fused": fused.share(problem)}
-    return shares if problem.is_plainly_causal else shares | {"sdpa": sdpa.share(problem)}
+        return ()
+    return ("dense", "fused") if problem.is_plainly_causal else ("dense", "fused", "sdpa")
 
 
 def measure() -> Iterator[Figure]:
@@ -175,27 +176,29 @@ def fit(measured: list[Trial]) -> dict[str, cost.Line]:
         for operator, seconds in trial.seconds.items():
             name = _name(operator, trial.line)
             if name is not None and not trial.masks:
-                # Others than dense hold nothing for all pairs at once.
-                work = trial.work if operator == "dense" else trial.work._replace(fresh=0.0)
-                samples[name].append(Sample(work, seconds, seconds))
+                samples[name].append(Sample(_visited(trial, operator), seconds, seconds))
     lines = {name: _line(rows) for name, rows in samples.items() if len(rows) >= FEWEST}
     left: dict[str, list[Sample]] = defaultdict(list)
     for trial in measured:
-        for operator, share in trial.masks.items():
+        for operator in trial.masks:
             name = _name(operator, trial.line)
             if name is None or operator not in trial.seconds:
                 continue
-            work = trial.work._replace(
-                pairs=share * trial.work.pairs, products=share * trial.work.products
-            )
-            fresh = work.fresh if operator == "dense" else 0.0
+            work = _visited(trial, operator)
             line = lines.get(name, cost.LINES[name])
             seconds = trial.seconds[operator]
-            more = max(1e-6, seconds - line.seconds(work._replace(fresh=fresh)))
-            calls_and_pairs = cost.Work(1.0, 0.0, 0.0, work.pairs, 0.0, 0.0)
+            more = max(1e-6, seconds - line.seconds(work))
+            hiding = work._replace(numbers=0.0, products=0.0, fresh=0.0)
             direction = trial.line.split("/")[1]
-            left[f"mask/{operator}/{direction}"].append(Sample(calls_and_pairs, more, seconds))
+            left[f"mask/{operator}/{direction}"].append(Sample(hiding, more, seconds))
     return lines | {name: _line(rows) for name, rows in left.items() if len(rows) >= FEWEST}
+
+
+def _visited(trial: Trial, operator: str) -> cost.Work:
+    """What an operator does of a trial's work; others than dense hold nothing for all pairs."""
+    share, work = trial.shares.get(operator, 1.0), trial.work
+    fresh = work.fresh if operator == "dense" else 0.0
+    return work._replace(pairs=share * work.pairs, products=share * work.products, fresh=fresh)
 
 
 def _name(operator: str, line: str) -> str | None:

@@ -64,8 +64,9 @@ def leakproof(problem: Problem) -> Result | str:
         return "torch's own formula lets NaN through"
     result = plain.answer(problem)
     # A value that is not finite shows in every answer, since 0 · NaN is NaN. Tokens may show in
-    # gradients alone.
-    shown = (result, problem.key, problem.query) if result.requires_grad else (result,)
+    # gradients alone, if they have any.
+    pulls = result.requires_grad and not problem.similarity.has_steps
+    shown = (result, problem.key, problem.query) if pulls else (result,)
     return (result, None) if is_finite(*shown) else "something holds NaN or inf"
 
 

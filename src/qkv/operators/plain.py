@@ -156,6 +156,13 @@ def _pull_scores(weights: Tensor, value: Tensor, grad: Tensor) -> Tensor:
     return torch._softmax_backward_data(pull, weights, -1, pull.dtype, grad_input=pull)
 
 
+def _pull_value(weights: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of the values, weightsᵀ grad."""
+    if grad.shape[-2] == 1:  # of one query an outer product, which is slow as a product of matrices
+        return weights.mT * grad
+    return torch.bmm(weights.mT, grad)
+
+
 def _again(
     formula: Callable[..., Tensor],
     inputs: tuple[Tensor, ...],
@@ -207,7 +214,7 @@ class _Dot(torch.autograd.Function):
                 found_query = torch.baddbmm(nothing, pull, key, beta=0, alpha=scale)
             if of_key:
                 found_key = torch.baddbmm(nothing, pull.mT, query, beta=0, alpha=scale)
-        return found_query, found_key, torch.bmm(weights.mT, grad) if of_value else None, None, None
+        return found_query, found_key, _pull_value(weights, grad) if of_value else None, None, None
 
 
 def _weighed(scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
@@ -263,7 +270,7 @@ class _Proportional(torch.autograd.Function):
             pull = torch.baddbmm(known, grad, value.mT, beta=-1)
             if hidden is not None:
                 pull.mul_(hidden.factors(pull.dtype))
-        return pull, torch.bmm(weights.mT, grad) if of_value else None, None
+        return pull, _pull_value(weights, grad) if of_value else None, None
 
 
 def _steps(scores: Tensor, value: Tensor, hidden: Hidden | None, problem: Problem) -> Tensor:
@@ -298,7 +305,7 @@ class _Steps(torch.autograd.Function):
         nothing = total.new_zeros(())
         return (
             None,
-            torch.bmm(weights.mT, grad / total) if value_wanted else None,
+            _pull_value(weights, grad / total) if value_wanted else None,
             None,
             *(
                 nothing.expand_as(x) if want else None

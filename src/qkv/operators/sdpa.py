@@ -91,14 +91,23 @@ def estimate(problem: Problem) -> float:
 
 
 def share(problem: Problem) -> float:
-    """The share of pairs that the kernel visits."""
+    """The share of pairs that the kernel visits, and more where threads are left without work."""
+    visited, block = 1.0, _block(problem.n)
     if problem.position_bias is not None:
-        return relative.share(problem) if relative.has_line(problem) else 1.0
-    if not problem.is_plainly_causal:
-        return 1.0
-    # The kernel's own blocks of queries: each sees the keys up to its last query.
-    block = 32 if problem.n < 192 else 64 if problem.n < 768 else 256
-    return min(1.0, (problem.n + block) / (2 * problem.n))
+        visited = relative.share(problem) if relative.has_line(problem) else 1.0
+    elif problem.is_plainly_causal:  # a block sees the keys up to its last query
+        visited = min(1.0, (problem.n + block) / (2 * problem.n))
+    entries = math.prod(problem.batch)
+    forward = cost.idle(entries * math.ceil(problem.n / block))
+    if not problem.needs_grad:
+        return visited * forward
+    # The way back is shared out by entries of the batch alone, and takes twice as long.
+    return visited * (forward + 2 * cost.idle(entries)) / 3
+
+
+def _block(n: int) -> int:
+    """The queries that a thread of the kernel takes at a time."""
+    return 32 if n < 192 else 64 if n < 768 else 256
 
 
 def offer(problem: Problem) -> Cost | str:

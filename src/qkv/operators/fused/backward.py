@@ -92,7 +92,7 @@ def backward(
     n, m, width = inputs.query.shape[1], inputs.key.shape[1], scratch.raw.shape[1]
     for unit in range(start, stop):
         group, layer = unit // units.pieces, unit % units.pieces
-        _begin_unit(units, group, layer, gradients)
+        _begin_unit(units, group, layer, functions, gradients)
         for at in range(units.group_start[group], units.group_start[group + 1]):
             b = units.order[at]
             low, high = span(masks, b, 0, n, m)
@@ -109,15 +109,16 @@ def backward(
 
 
 @device
-def _begin_unit(units: Any, group: int, layer: int, gradients: Any) -> None:
+def _begin_unit(units: Any, group: int, layer: int, functions: Any, gradients: Any) -> None:
     """Set to 0 what a unit adds to, shortly before it does so: it is in the caches then."""
     noinline()
     first = layer * units.piece
-    last = min(first + units.piece, gradients.key.shape[1])
+    last = min(first + units.piece, gradients.value.shape[1])
     for at in range(units.group_start[group], units.group_start[group + 1]):
         b = units.order[at]
-        gradients.query[layer, gradients.entry[QUERY, b]] = 0
-        gradients.key[gradients.entry[KEY, b], first:last] = 0
+        if functions.gradient != 0:
+            gradients.query[layer, gradients.entry[QUERY, b]] = 0
+            gradients.key[gradients.entry[KEY, b], first:last] = 0
         gradients.value[gradients.entry[VALUE, b], first:last] = 0
 
 
@@ -185,15 +186,18 @@ def _meet_tile(
                 if gradients.bias.size > 0:
                     entry = gradients.entry[OF_BIAS, b]
                     _add_bias(block, unit % units.pieces, entry, gradients.bias, scratch)
-            _add_query(b, i, last - i, unit % units.pieces, gradients, scratch)
+            if functions.gradient != 0:
+                _add_query(b, i, last - i, unit % units.pieces, gradients, scratch)
             i, last = next_block(masks, tile, last, i1, m)
         if not few:
-            add_into(scratch.total_key, scratch.chunk_key)
+            if functions.gradient != 0:
+                add_into(scratch.total_key, scratch.chunk_key)
             add_into(scratch.total_value, scratch.chunk_value)
         for c in range(inputs.parameter.size):
             gradients.parameter[unit, c] += scratch.chunk_parameter[c]
     if not few:
-        add_rows(grad_key, scratch.total_key, key_rows)
+        if functions.gradient != 0:
+            add_rows(grad_key, scratch.total_key, key_rows)
         add_rows(grad_value, scratch.total_value, value_rows)
     else:
         _add_columns(functions, units, grad_key, grad_value, scratch)
@@ -212,7 +216,7 @@ def _begin_chunk(key_in_place: Any, value_in_place: Any, scratch: Any) -> None:
 @device
 def _add_columns(functions: Any, units: Any, grad_key: Any, grad_value: Any, scratch: Any) -> None:
     """Add the sums that are columns; rows are in their place already."""
-    if not functions.differentiate_rows:
+    if functions.gradient != 0 and not functions.differentiate_rows:
         add_rows(grad_key, scratch.chunk_key, False)
     if not units.value_rows:
         add_rows(grad_value, scratch.chunk_value, False)
@@ -295,7 +299,8 @@ def _meet_block(
     else:
         invoke(functions.scores, (query, tokens.key_columns, parameter, raw, rows, reach))
     grad_answer = upstream.answer[b, first:last]
-    _weight_slopes(block, dropout, grad_answer, outputs, upstream, tokens, scratch)
+    if functions.gradient != 0 or masks.bias.size > 0:
+        _weight_slopes(block, dropout, grad_answer, outputs, upstream, tokens, scratch)
     logits, slopes, weights = scratch.logits, scratch.slopes, scratch.weights
     if functions.proportional:
         proportional_logits(raw, rows, logits)
@@ -321,6 +326,8 @@ def _meet_block(
     else:
         columns = weights.shape[1]
         add_product(grad_answer.T, weights, sums.value, value_depth, rows, columns)
+    if functions.gradient == 0:
+        return
     key = tokens.key_rows if functions.differentiate_rows else tokens.key_columns
     invoke(
         functions.gradient,

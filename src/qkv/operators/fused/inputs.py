@@ -22,7 +22,8 @@ class Functions(NamedTuple):
       `reach[0]` becomes what `scores` and `gradient` get as the sum of that of query and key;
     - `scores(query, key, parameter, out, rows, reach)`: those of a block of queries and a tile;
     - `gradient(query, key, parameter, raw, slopes, rows, reach, dquery, dkey, dparameter)`: adds
-      what a block and a tile contribute; `raw` are the scores, and may be written to.
+      what a block and a tile contribute; `raw` are the scores, and may be written to. 0 where
+      scores are steps: then values alone have a gradient.
 
     A packed query (rows, depth) holds what `transform` gave, if there is one, and the plain tokens
     behind it. Keys are such rows too, (keys, depth), or columns, (depth, width); `score_rows` and

@@ -23,8 +23,8 @@ from qkv.tracing import can_read_values, is_eager, is_finite, sizes_are_known
 # key, value and answer. They are a quarter of its work.
 KEPT = 2
 
-#: Scores above this share of all digits are known to some hundredths only.
-LARGE = 2**-6
+#: Scores above these are known to some hundredths only.
+LARGE = {dtype: 2**-6 / torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
 
 # Not `torch.library.custom_op`: at its first call that imports torch._dynamo, a second's work, and
 # each call through it costs more.
@@ -83,9 +83,10 @@ def _gradients(
     The kernel makes weights again, as exp(score − maximum), and adds scores up in another order
     than on the way forward. Where these differ before the point, it would find any weights.
     """
-    if answered.kept is None:
-        largest = torch.linalg.vector_norm(answered.normal[..., 0], torch.inf).item()
-        large = largest > LARGE / torch.finfo(answered.normal.dtype).eps
+    if answered.kept is None and not functions_of(call.kind).proportional:
+        # Beside the maxima stand inverse totals, which are 1 at most.
+        largest = torch.linalg.vector_norm(answered.normal, torch.inf).item()
+        large = largest > LARGE[answered.normal.dtype]
         if large and is_finite(*call[:3]):  # the formula does not hide what is masked
             if grad_log_total is None:
                 grad_log_total = torch.zeros_like(answered.log_total)
@@ -104,7 +105,9 @@ def _backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         grad_answer, grad_log_total, answered, Call(*of_call), WantedGradients(True, bias_wanted)
     )
     assert parameter is not None
-    return query, key, value, parameter, query.new_empty(0) if bias is None else bias
+    no_bias = query.new_empty(0)
+    # The gradients of steps are one 0 for all.
+    return query.contiguous(), key.contiguous(), value, parameter, no_bias if bias is None else bias
 
 
 def _backward_fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

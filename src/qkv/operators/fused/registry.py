@@ -48,7 +48,7 @@ class TileFunctions:
 
     scores: Callback
     row_scores: Callback
-    row_gradient: Callback
+    row_gradient: Callback | None  # None: scores are steps, whose gradient is 0
     gradient: Callback | None = None  # where rows serve tokens of any size, there is none
     transform: Callback | None = None
     #: Where the gradient needs more than the scores: scores that leave it behind them in `parts`
@@ -65,6 +65,11 @@ class TileFunctions:
     @property
     def proportional(self) -> bool:
         return self.traits().proportional
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether scores are a step function of their tokens."""
+        return self.row_gradient is None
 
     @property
     def cost(self) -> int:
@@ -89,12 +94,16 @@ class TileFunctions:
         return [each for each in every if each is not None]
 
 
-def _derived(program: Callable[[], Program], function: Callable[[str], Callback]) -> TileFunctions:
+def _derived(
+    program: Callable[[], Program], function: Callable[[str], Callback], has_steps: bool = False
+) -> TileFunctions:
     @cache
     def traits() -> Traits:
         traced = program()
         return Traits(traced.parts, traced.proportional, short_rows=False, cost=traced.cost)
 
+    if has_steps:
+        return TileFunctions(function("scores"), function("row_scores"), None, traits=traits)
     forms = ("scores", "row_scores", "row_gradient", "gradient", "kept_scores", "kept_row_scores")
     return TileFunctions(**{form: function(form) for form in forms}, traits=traits)
 
@@ -131,7 +140,8 @@ def _built_in(kind: str) -> TileFunctions:
         known = FUNCTIONS.get(f"formula.{owner}.{form}")
         return known if isinstance(known, BuiltIn) else BuiltIn(BUILT_IN[owner], owner, form)
 
-    return _derived(BUILT_IN[kind], function)
+    kernel = KERNELS.get(kind.removeprefix("learned_"))
+    return _derived(BUILT_IN[kind], function, kernel is not None and kernel.has_steps)
 
 
 SIMILARITIES: dict[str, TileFunctions] = {
