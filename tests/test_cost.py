@@ -13,6 +13,7 @@ import qkv
 from qkv import cost, problem
 from qkv.benchmarks.crossover import Trial, fit
 from qkv.cost import LINES, Line, Work
+from qkv.operators import sdpa
 from qkv.problem import validate
 
 
@@ -43,6 +44,16 @@ def test_fewer_threads_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = cost.seconds(posed, "dense")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert cost.seconds(posed, "dense") > 1.5 * usual
+
+
+def test_pytorchs_kernel_leaves_threads_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shares out blocks of queries forwards, and entries of the batch on the way back."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert [cost.idle(units) for units in (1, 2, 3, 8)] == [2, 1, pytest.approx(4 / 3), 1]
+    assert sdpa.share(_posed(10, 500, batch=1)) == 2
+    assert sdpa.share(_posed(1000, 500, batch=1)) == 1
+    assert sdpa.share(_posed(1000, 500, batch=1, grad=True)) == pytest.approx((1 + 2 * 2) / 3)
+    assert sdpa.share(_posed(1000, 500, batch=2, grad=True)) == 1
 
 
 @pytest.fixture

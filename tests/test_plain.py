@@ -142,3 +142,24 @@ def test_one_length_for_all_is_no_mask() -> None:
     junk[:, 40:] = torch.nan
     found = qkv.attend(query, junk, value, mask=qkv.mask.Lengths([40]))
     torch.testing.assert_close(found, qkv.attend(query, key[:, :40], value[:, :40]))
+
+
+@pytest.mark.parametrize("n", [1, 7])
+@pytest.mark.parametrize("d", [5, plain.NARROW + 1])
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_what_keys_get_of_queries(n: int, d: int, scale: float) -> None:
+    pairs, rows = torch.randn(3, n, 11), torch.randn(3, n, d)
+    wanted = scale * torch.einsum("bnm,bnd->bmd", pairs, rows)
+    torch.testing.assert_close(plain._to_keys(pairs, rows, scale), wanted)
+
+
+def test_gradients_of_few_pairs_are_not_copied_from_some_keys_into_all() -> None:
+    query, key, value = _tokens()
+    one_length = qkv.mask.Lengths([40])
+    few = validate(query[:, :9], key, value, None, one_length).simplified()
+    assert few.m == M
+    with torch.no_grad():
+        assert validate(query[:, :9], key, value, None, one_length).simplified().m == 40
+    answer = qkv.attend(query[:, :9], key, value, mask=one_length)
+    wanted = qkv.attend(query[:, :9], key[:, :40], value[:, :40])
+    torch.testing.assert_close(answer, wanted)

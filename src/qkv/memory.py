@@ -31,7 +31,7 @@ def budget(device: torch.device) -> int:
 
 
 def keep_freed_pages() -> None:
-    """Have the C library keep the memory of one tile for the next.
+    """Have the C library keep the memory of one tile, or block of scores, for the next.
 
     glibc gives freed memory back to the system, and each page then has to be made anew, which takes
     longer than the work of a tile; unless a larger block was freed before, by its own rule.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.mask import Hidden
+from qkv.memory import keep_freed_pages
 from qkv.problem import Problem
 from qkv.similarity.base import DotForm, steps, widen
 
@@ -22,6 +23,9 @@ from qkv.similarity.base import DotForm, steps, widen
 FEW_PAIRS = 2**14
 #: The same for dot products, of which torch's own backward pass makes fewer calls.
 FEW_DOT_PAIRS = 2**17
+
+#: With fewer columns a product of matrices is the quicker one the other way round.
+NARROW = 16
 
 #: Up to so many scores a softmax in place is the slower one.
 FEW_SCORES = 2**18
@@ -43,6 +47,7 @@ def serves(problem: Problem) -> bool:
 
 def answer(problem: Problem) -> Tensor:
     """Σ α(q, kᵢ) vᵢ, Eq. 1."""
+    keep_freed_pages()
     similarity, hidden = problem.similarity, None
     if problem.mask is not None:
         hidden = problem.mask.hidden(problem.tile(0, problem.n)).spread(problem.batch)
@@ -156,11 +161,16 @@ def _pull_scores(weights: Tensor, value: Tensor, grad: Tensor) -> Tensor:
     return torch._softmax_backward_data(pull, weights, -1, pull.dtype, grad_input=pull)
 
 
-def _pull_value(weights: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of the values, weightsᵀ grad."""
-    if grad.shape[-2] == 1:  # of one query an outer product, which is slow as a product of matrices
-        return weights.mT * grad
-    return torch.bmm(weights.mT, grad)
+def _to_keys(pairs: Tensor, rows: Tensor, scale: float = 1.0) -> Tensor:
+    """scale · pairsᵀ rows, (…, m, d): what each key gets of (…, n, m) times (…, n, d)."""
+    if rows.shape[-2] == 1:  # an outer product, which is slow as a product of matrices
+        return pairs.mT * (rows if scale == 1.0 else rows * scale)
+    if rows.shape[-1] < NARROW:
+        return torch.bmm((rows if scale == 1.0 else rows * scale).mT, pairs).mT
+    if scale == 1.0:
+        return torch.bmm(pairs.mT, rows)
+    nothing = _nothing(pairs.dtype, pairs.device)
+    return torch.baddbmm(nothing, pairs.mT, rows, beta=0, alpha=scale)
 
 
 def _again(
@@ -209,12 +219,12 @@ class _Dot(torch.autograd.Function):
         found_query = found_key = None
         if of_query or of_key:
             pull = _pull_scores(weights, value, grad)
-            nothing = _nothing(pull.dtype, pull.device)
             if of_query:
+                nothing = _nothing(pull.dtype, pull.device)
                 found_query = torch.baddbmm(nothing, pull, key, beta=0, alpha=scale)
             if of_key:
-                found_key = torch.baddbmm(nothing, pull.mT, query, beta=0, alpha=scale)
-        return found_query, found_key, _pull_value(weights, grad) if of_value else None, None, None
+                found_key = _to_keys(pull, query, scale)
+        return found_query, found_key, _to_keys(weights, grad) if of_value else None, None, None
 
 
 def _weighed(scores: Tensor, value: Tensor, hidden: Hidden | None) -> Tensor:
@@ -270,7 +280,7 @@ class _Proportional(torch.autograd.Function):
             pull = torch.baddbmm(known, grad, value.mT, beta=-1)
             if hidden is not None:
                 pull.mul_(hidden.factors(pull.dtype))
-        return pull, _pull_value(weights, grad) if of_value else None, None
+        return pull, _to_keys(weights, grad) if of_value else None, None
 
 
 def _steps(scores: Tensor, value: Tensor, hidden: Hidden | None, problem: Problem) -> Tensor:
@@ -305,7 +315,7 @@ class _Steps(torch.autograd.Function):
         nothing = total.new_zeros(())
         return (
             None,
-            _pull_value(weights, grad / total) if value_wanted else None,
+            _to_keys(weights, grad / total) if value_wanted else None,
             None,
             *(
                 nothing.expand_as(x) if want else None
