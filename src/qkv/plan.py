@@ -37,9 +37,8 @@ class Plan:
     """How a question will be answered; print it.
 
     `flops`, `bytes` and `seconds` are estimates made from shapes: the work, the memory needed
-    beyond inputs, output and their gradients, and the time, see :mod:`qkv.cost`. Of dense,
-    streamed and plain sdpa memory is right within a factor of two, beside some megabytes that
-    libraries keep to work in; of the others, forwards.
+    beyond inputs, output and their gradients, and the time, see :mod:`qkv.cost`. Memory is right
+    within a factor of two, beside some megabytes that libraries keep to work in.
     `rejected` says of every other operator why it was passed over.
     """
 

@@ -21,6 +21,8 @@ sys.path[:0] = [str(HERE.parent)]
 import qkv  # noqa: E402
 
 THREADS = 4
+#: What is loaded and compiled at first does not count: so many calls come before.
+FIRST_CALLS = 1000
 #: Memory may grow by so much after the first minute: allocators keep what they were given.
 MOST_GROWTH = 100 * 2**20
 
@@ -71,7 +73,8 @@ def handles() -> int:
 
 
 def soak(seconds: float, warm: float) -> tuple[int, int, int]:
-    """Calls that were made, bytes and file handles that were gained after `warm` seconds."""
+    """Calls that were made, bytes and file handles that were gained after `warm` seconds, and
+    FIRST_CALLS."""
     import pandas as pd
 
     rng = np.random.default_rng(0)
@@ -95,7 +98,8 @@ def soak(seconds: float, warm: float) -> tuple[int, int, int]:
     while any(thread.is_alive() for thread in threads):
         torch.set_num_threads(int(rng.integers(1, 4)))
         time.sleep(0.5)
-        if before is None and time.monotonic() - start > warm:
+        warmed = time.monotonic() - start > warm and sum(calls) >= FIRST_CALLS
+        if before is None and warmed:
             before = resident(), handles()
         if time.monotonic() - told > 60:
             told = time.monotonic()

@@ -102,7 +102,8 @@ def offer(problem: Problem) -> Cost | str:
     share = 1.0 if problem.query.device.type == "meta" else bands.runs.share(problem.m)
     reason = f"{share:.2%} of the pairs are allowed, and only those are computed"
     heads = 1 if problem.position_bias is None or not problem.batch else problem.batch[-1]
-    return Cost(int(problem.flops * share), 4 * BLOCK * problem.m * heads, reason)
+    size = 4 * BLOCK * problem.m * heads
+    return Cost(int(problem.flops * share), size * 3 // 2 if problem.needs_grad else size, reason)
 
 
 def answer(problem: Problem) -> Result | str:

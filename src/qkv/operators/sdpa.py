@@ -126,7 +126,9 @@ def offer(problem: Problem) -> Cost | str:
     if problem.position_bias is None and (not per_query or problem.is_plainly_causal):
         return Cost(problem.flops, 0, reason)
     # Positions are whole numbers of 8 bytes, compared, and become numbers of the kernel's type.
-    size = min(problem.pairs * 16, max(5 * TILE_BYTES, problem.m * 16))
+    # Biases take as much again, and so do masks on the way back.
+    twice = 1 if problem.position_bias is None and not problem.needs_grad else 2
+    size = twice * min(problem.pairs * 16, max(5 * TILE_BYTES, problem.m * 16))
     what = "mask" if problem.position_bias is None else "bias"
     return Cost(problem.flops, size, f"{reason}; the {what} is made {readable(size)} at a time")
 

@@ -54,6 +54,8 @@ def offer(problem: Problem) -> Cost:
     scoring = problem.pairs * problem.similarity.pair_flops(problem.dim)
     # Tiles of scores, ranked and gathered (27 to 37 MB measured), and places with those sorted.
     size = 7 * TILE_BYTES + entries * k * 16
+    if problem.needs_grad:  # what was gathered, and its gradients
+        size += 10 * TILE_BYTES
     reason = (
         f"{k} keys of each query are kept; their places take {readable(entries * k * 8)}, "
         "and only they are weighed and differentiated"

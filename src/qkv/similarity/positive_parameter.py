@@ -52,12 +52,13 @@ class Positive(nn.Module):
             )
 
     def forward(self, like: Tensor) -> float | Tensor:
-        """The value, fit to divide a tensor such as `like` by."""
-        if self.log is not None:
-            return self.log.exp().to(like.dtype)
-        if isinstance(self.fixed, float):
+        """The value, fit to divide a tensor such as `like` by; of half types in float32."""
+        if self.log is None and isinstance(self.fixed, float):
             return self.fixed
-        return torch.tensor(self.fixed, dtype=like.dtype, device=like.device)
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        if self.log is not None:
+            return self.log.exp().to(dtype)
+        return torch.tensor(self.fixed, dtype=dtype, device=like.device)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return () if self.log is None else (self.log,)

@@ -188,12 +188,22 @@ class Launch:
         As many as give each thread a few units of work; each costs one layer of the queries'
         gradient, so no more than that.
         """
-        return self._cut(math.ceil(4 * self.threads / self.groups) if self.threads > 1 else 1)
+        return self._cut(most_pieces(self.threads, self.groups))
 
     def _cut(self, wanted: int) -> tuple[int, int]:
         tiles = max(1, math.ceil(self.m / self.width))
         piece = math.ceil(tiles / max(1, min(wanted, tiles))) * self.width
         return piece, max(1, math.ceil(self.m / piece))
+
+
+def most_pieces(threads: int, groups: int) -> int:
+    """Into how many pieces the keys of a group are cut at most on the way back."""
+    return math.ceil(4 * threads / groups) if threads > 1 else 1
+
+
+def query_layers(groups: int, m: int) -> int:
+    """How many layers of the queries' gradients there are at most, for so many keys."""
+    return min(most_pieces(torch.get_num_threads(), max(1, groups)), math.ceil(m / WIDTH))
 
 
 #: Of each kind of call; shapes repeat, and working them out takes longer than a small kernel.

@@ -16,7 +16,7 @@ from qkv.operators.aten_flash import four_axes
 from qkv.operators.base import Cost, Result
 from qkv.operators.fused import ops
 from qkv.operators.fused.inputs import ROWS
-from qkv.operators.fused.launch import Call
+from qkv.operators.fused.launch import Call, query_layers
 from qkv.operators.strides import by_residue, runs_of_heads
 from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
@@ -102,7 +102,7 @@ def offer(problem: Problem) -> Cost | str:
     if failure is not None:
         return failure
     name = type(problem.similarity).__name__
-    size = 4 * 2**20  # the tiles of all threads, whatever the problem
+    size = bytes_held(problem, form)
     if problem.position_bias is not None:
         size += min(10 * TILE_BYTES, 4 * problem.pairs)
     reason = f"{name} has a fused kernel, which is more cache-friendly"
@@ -118,6 +118,18 @@ def offer(problem: Problem) -> Cost | str:
         share = parts.runs.share(problem.m)
         reason += f"; {share:.2%} of the pairs are allowed, and only those are computed"
     return Cost(int(problem.flops * share), size, f"{reason} ({readable(size)})")
+
+
+def bytes_held(problem: Problem, form: FusedForm) -> int:
+    """The tiles of all threads, tokens that are projected, and what gradients are summed up in."""
+    entries, columns = math.prod(problem.batch), form.query.shape[-1]
+    queries, keys = entries * problem.n * columns, entries * problem.m * form.key.shape[-1]
+    prepared = 0
+    if columns != problem.query.shape[-1] or problem.similarity.family == "any":
+        prepared = (queries + keys) * form.query.element_size()
+    if not problem.needs_grad or problem.similarity.has_steps:
+        return TILE_BYTES + prepared
+    return TILE_BYTES + 2 * prepared + query_layers(entries, problem.m) * queries * 8
 
 
 def answer(problem: Problem) -> Result | str:

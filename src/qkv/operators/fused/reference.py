@@ -92,7 +92,7 @@ def tiles(call: Call) -> Tiles:
         added = None if bias is None else rest.pop(0 if in_rows else -1)
         part = rows_of(call, start, start + query.shape[-2])
         answer, log_total = attend(Call._make((query, *rest, added, *part[BIAS + 1 :])))
-        return answer, log_total.unsqueeze(-1)
+        return answer, log_total.expand(answer.shape[:-1]).unsqueeze(-1)  # values may be of more
 
     rows, whole = [call.query], [call.key, call.value, call.parameter]
     if bias is not None:

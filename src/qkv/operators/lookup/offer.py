@@ -55,6 +55,7 @@ def offer(problem: Problem) -> Cost | str:
     entries, d_v = math.prod(problem.batch), problem.value.shape[-1]
     flops = entries * (problem.n + problem.m) * (4 * problem.dim + d_v)
     size = entries * (problem.m * (32 + 16 * d_v) + problem.n * (8 + 8 * d_v))
+    size *= 2 if problem.needs_grad else 1
     return Cost(flops, size, "equal keys are found by their hash, each token visited once")
 
 

@@ -74,7 +74,8 @@ def offer(problem: Problem) -> Cost | str:
     tokens = math.prod(problem.batch) * (problem.n + problem.m)
     columns = 1 + problem.value.shape[-1]
     flops = int(tokens * (math.log2(tokens + 1) + 40 * columns))
-    size = 8 * (problem.n + problem.m) * (4 + 10 * columns)
+    d_v = problem.value.shape[-1]
+    size = 8 * (problem.n * (4 + 2 * d_v) + problem.m * (8 + 4 * d_v))
     reason = "one-dimensional keys are sorted, and summed by cells in near-linear time"
     return Cost(flops, size, reason)
 
