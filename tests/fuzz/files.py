@@ -27,6 +27,8 @@ import numpy as np
 
 #: What one reading may take beyond what the process has, and how many seconds of work.
 MOST_BYTES, MOST_SECONDS = 400 * 2**20, 20
+#: Sentences are kept: a file of tens of megabytes may take so many times its size more.
+MOST_TIMES = 20
 #: So long the process may be silent; it may be stopped meanwhile.
 SILENCE = 300.0
 
@@ -134,8 +136,9 @@ def _wrong(samples: Samples, seed: int) -> str | None:
             return f"{type(error).__module__}.{type(error).__name__}: {str(error)[:300]}"
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        most = MOST_BYTES + MOST_TIMES * path.stat().st_size
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    return f"reading takes {grown >> 20:,} MB" if grown > MOST_BYTES else None
+    return f"reading takes {grown >> 20:,} MB" if grown > most else None
 
 
 def describe(seed: int) -> str:

@@ -72,7 +72,10 @@ def run(suite: str, console: Console, json_file: Path | None, part: str | None =
     with console.status(f"qkv bench {suite}") as status:
         for figure in measure:
             figures.append(figure)
-            status.update(f"{len(figures)} measured; last: {figure.work}")
+            if console.is_terminal:
+                status.update(f"{len(figures)} measured; last: {figure.work}")
+            else:  # a log is to show how far it is
+                console.print(f"{figure.work}: {figure.measured:.3g} {figure.unit}", soft_wrap=True)
             if json_file is not None:  # as they come, so that none is lost
                 rows = [{**each._asdict(), "met": each.met} for each in figures]
                 text = json.dumps({"suite": suite, "machine": machine, "figures": rows}, indent=1)

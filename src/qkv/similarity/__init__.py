@@ -61,7 +61,7 @@ def as_similarity(similarity: SimilarityLike) -> Similarity:
             close = difflib.get_close_matches(similarity, NAMED, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ValueError(
-                f"similarity must be one of {', '.join(NAMED)}; got {similarity!r}{hint}"
+                f"similarity must be one of {', '.join(NAMED)}; got {similarity!r:.80}{hint}"
             )
         return NAMED[similarity]
     if callable(similarity):

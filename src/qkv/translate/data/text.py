@@ -67,7 +67,9 @@ def normalized(text: str, form: Form = "nfc") -> str:
     'un café !'
     """
     if form not in get_args(Form):
-        raise ValueError(f"normalization must be one of {', '.join(get_args(Form))}; got {form!r}")
+        raise ValueError(
+            f"normalization must be one of {', '.join(get_args(Form))}; got {form!r:.80}"
+        )
     if form != "none":
         text = unicodedata.normalize("NFC" if form == "nfc" else "NFKC", text)
     return " ".join(text.split())

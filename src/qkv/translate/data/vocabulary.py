@@ -214,7 +214,7 @@ def learn(level: Level, sentences: Sequence[str], size: int) -> Vocabulary:
         return Words.learn(sentences, size)
     if level == "characters":
         return Characters.learn(sentences, size)
-    raise ValueError(f"level must be one of {', '.join(get_args(Level))}; got {level!r}")
+    raise ValueError(f"level must be one of {', '.join(get_args(Level))}; got {level!r:.80}")
 
 
 def from_json(state: dict[str, Any]) -> Vocabulary:

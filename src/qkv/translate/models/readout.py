@@ -49,5 +49,5 @@ def readout_of(name: Literal["maxout", "tanh"], hidden: int, features: int) -> R
     """A readout by its name."""
     kinds = {"maxout": Maxout, "tanh": Tanh}
     if name not in kinds:
-        raise ValueError(f"readout must be one of {', '.join(kinds)}; got {name!r}")
+        raise ValueError(f"readout must be one of {', '.join(kinds)}; got {name!r:.80}")
     return kinds[name](hidden, features)

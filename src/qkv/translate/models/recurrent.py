@@ -50,7 +50,7 @@ class RNNConfig:
 
     def __post_init__(self) -> None:
         if self.memory not in ("all", "last"):
-            raise ValueError(f"memory must be 'all' or 'last'; got {self.memory!r}")
+            raise ValueError(f"memory must be 'all' or 'last'; got {self.memory!r:.80}")
         if self.tied and self.features not in (None, self.embedding):
             raise ValueError(
                 f"features must be the embedding's {self.embedding} where they are tied; "
@@ -113,7 +113,7 @@ class Translator(Model[EncoderMemory, DecoderState]):
         self.target_embedding = nn.Embedding(target, sizes.embedding, padding_idx=PAD)
         encoder = {"gru": nn.GRU, "lstm": nn.LSTM}.get(sizes.cell)
         if encoder is None:
-            raise ValueError(f"cell must be 'gru' or 'lstm'; got {sizes.cell!r}")
+            raise ValueError(f"cell must be 'gru' or 'lstm'; got {sizes.cell!r:.80}")
         self.encoder = encoder(sizes.embedding, sizes.hidden, bidirectional=True, batch_first=True)
         self.bridge = nn.Linear(states, sizes.hidden)
         self.similarity, self.key_map = _comparison(
