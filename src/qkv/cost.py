@@ -91,6 +91,8 @@ LINES: dict[str, Line] = {
     "mask/sdpa/both ways": Line(8.5e-05, 1.8e-08, 6.3e-11, 6.3e-11, 8.7e-12),
     "mask/fused/forward": Line(1.9e-05, 0, 2.1e-13, 1.7e-10, 3.1e-13),
     "mask/fused/both ways": Line(4.1e-05, 3.2e-09, 3.5e-11, 2.8e-11, 2e-13),
+    "total/any/forward": Line(25e-6, 0, 0, 0.46e-9),
+    "total/any/both ways": Line(60e-6, 0, 0, 1e-9),
     "rank/any/forward": Line(15e-6, 0, 0, 30e-9),
     "rank/any/both ways": Line(15e-6, 0, 0, 30e-9),
     "dropout/any/forward": Line(30e-6, 0, 0, 4e-9),

@@ -47,6 +47,8 @@ def seconds(problem: Problem, reused: bool = False) -> float:
         time += cost.seconds(problem, *(("rank", "any") if ranks else ("mask", "dense")))
     if problem.position_bias is not None:
         time += cost.seconds(problem, "mask", "dense")
+    if problem.wants_total:  # which the formula alone gives
+        time += cost.seconds(problem, "total", "any")
     if problem.dropout is not None:
         time += cost.seconds(problem, "dropout", "any")
     return time

@@ -112,14 +112,15 @@ def backward(
     units = launch.groups * pieces
 
     query, parameter = shapes.query, shapes.parameter
-    # Steps have no slope: no room for gradients of tokens is needed.
-    layers = (pieces, query.shape[:-2].numel(), *query.shape[-2:])
-    layers = (0, 0, 0, 0) if launch.functions.has_steps else layers
-    memory = take(math.prod(layers) * 8)
-    grad_query = memory[: math.prod(layers) * 8].view(torch.float64).view(layers)
-    if launch.functions.has_steps:
+    memory = None
+    if launch.functions.has_steps:  # no gradients of tokens, no room for them
+        grad_query = query.new_empty((0, 0, 0, 0), dtype=torch.float64)
         grad_key = shapes.key.new_empty(0, 0, 0)
     else:
+        layers = (pieces, query.shape[:-2].numel(), *query.shape[-2:])
+        size = math.prod(layers) * 8
+        memory = take(size)
+        grad_query = memory[:size].view(torch.float64).view(layers)
         grad_key = torch.empty_like(shapes.key, memory_format=torch.contiguous_format)
     grad_value = torch.empty_like(shapes.value, memory_format=torch.contiguous_format)
     grad_parameter = torch.zeros((max(1, units), parameter.numel()), dtype=torch.float64)
@@ -145,13 +146,13 @@ def backward(
     arrays = (*cut[:2], *launch.arrays(call), *outputs, *upstream, *gradients)
     bound([x for x in arrays if x is not None])
 
-    if launch.functions.has_steps:
+    if memory is None:
         nothing = query.new_zeros(())
         whole, grad_key = nothing.expand_as(query), nothing.expand_as(shapes.key)
     else:
         summed = grad_query.sum(0) if pieces > 1 else grad_query
         whole = summed.to(query.dtype, copy=True).view(query.shape)
-    give_back(memory)
+        give_back(memory)
     return (
         whole,
         grad_key,

@@ -26,7 +26,7 @@ from qkv.table.sources.dialect import (
     read_options,
     sniff,
 )
-from qkv.table.sources.duck import Relation, first_line
+from qkv.table.sources.duck import Relation, connected, first_line
 from qkv.table.sources.file_states import FileStates
 from qkv.table.sources.named import column_named
 
@@ -76,7 +76,7 @@ class _File(NamedTuple):
 
 
 def _connection() -> Any:
-    return require("duckdb", "table").connect(config={"autoinstall_known_extensions": "false"})
+    return connected(config={"autoinstall_known_extensions": "false"})
 
 
 class Csv(Relation):

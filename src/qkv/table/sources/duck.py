@@ -23,7 +23,7 @@ def open_duckdb(path: Path, table: str | None, sql: str | None) -> Source:
         raise FileNotFoundError(f"there is no file {str(path)!r}")
     queries = queries_of(table, sql)
     try:
-        connection = duckdb.connect(str(path), read_only=True)
+        connection = connected(str(path), read_only=True)
     except duckdb.Error as error:
         raise ValueError(f"DuckDB cannot open {path.name!r}: {first_line(error)}") from error
     for query in queries:
@@ -40,14 +40,20 @@ def open_duckdb(path: Path, table: str | None, sql: str | None) -> Source:
     raise ValueError(f"sql must be a query that gives rows; got {queries[-1]!r}")
 
 
+def connected(path: str = ":memory:", **options: Any) -> Any:
+    """A connection of our own, which shows no progress bar beside ours in interactive sessions."""
+    connection = require("duckdb", "table").connect(path, **options)
+    connection.execute("SET enable_progress_bar = false")
+    return connection
+
+
 def _queried(connection: Any, query: str) -> Any:
     return connection.cursor().sql(query)
 
 
 def open_parquet(path: Path, names: list[str]) -> Source:
     """A Parquet file whose columns have other names here, which Arrow's datasets cannot do."""
-    duckdb = require("duckdb", "table")
-    relation = duckdb.connect().read_parquet(str(path))
+    relation = connected().read_parquet(str(path))
     columns = map(column_named, relation.columns)
     chosen = (column.alias(name) for column, name in zip(columns, names, strict=True))
     source = Relation(relation.select(*chosen))
