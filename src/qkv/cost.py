@@ -77,7 +77,7 @@ LINES: dict[str, Line] = {
     "fused/dot/forward": Line(3.9e-05, 1.1e-08, 2.1e-10, 9.5e-11, 5e-12),
     "fused/dot/both ways": Line(0.00019, 7.4e-09, 6.5e-10, 6.1e-10, 3.1e-11),
     "fused/additive/forward": Line(5.3e-05, 1.8e-08, 5.7e-10, 2.6e-10, 1.5e-11),
-    "fused/additive/both ways": Line(0.00024, 5.9e-08, 1.9e-09, 2.6e-09, 5.6e-11),
+    "fused/additive/both ways": Line(0.00024, 5.9e-08, 1.7e-09, 2.6e-09, 5.6e-11),
     "fused/gated/forward": Line(5.6e-05, 1.9e-08, 3.1e-10, 3.5e-10, 5.1e-12),
     "fused/gated/both ways": Line(0.00027, 3.7e-08, 1.6e-09, 1e-09, 3.6e-11),
     "fused/distance/forward": Line(3.6e-05, 1.4e-08, 1.2e-10, 1.9e-10, 1.3e-11),
