@@ -24,6 +24,7 @@ ORDER = [
     "user_cache",
     "optional_dependencies",
     "tracing",
+    "unpacked",
     "memory",
     "autograd_leaves",
     "broadcast",
@@ -39,8 +40,8 @@ ORDER = [
     "grouped",
     "nested",
     "cost",
-    "nonfinite",
     "operators",
+    "nonfinite",
     "plan",
     "pooling",
     "with_weights",
@@ -168,11 +169,12 @@ OPEN = {
     },
     # a recording reads the questions of heads, and torch's masks, as the layer does
     "nn": {"heads", "torch_masks"},
-    # all operators, for the planner; the reference, for who wants weights; sums over sorted keys,
-    # for regression and tables; one compiled formula, for the benchmark of the bare loop
+    # all operators, for the planner; the reference, for who wants weights; what is not finite; sums
+    # over sorted keys, for regression and tables; one compiled formula, for the benchmark of the
+    # bare loop
     "operators": {
-        "banded", "base", "dense", "fused", "fused.additive", "fused.inputs", "lookup", "sdpa",
-        "sorted", "sorted.bucket_sort", "sorted.operands", "sorted.polynomial",
+        "arithmetic", "banded", "base", "dense", "fused", "fused.additive", "fused.inputs",
+        "lookup", "sdpa", "sorted", "sorted.bucket_sort", "sorted.operands", "sorted.polynomial",
         "sorted.sorted_keys", "streamed", "topk",
     },
     # the formulas that operators derive their kernels from, and wrappers that only rooms make

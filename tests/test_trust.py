@@ -87,7 +87,62 @@ def test_tokens_without_dimensions_are_all_alike(similarity: str) -> None:
         torch.testing.assert_close(found, kept.mean(0).expand(3, 2))
 
 
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+@pytest.mark.parametrize("operator", ["sdpa", "banded", "fused", "dense"])
+def test_tokens_may_lie_in_memory_in_any_order(name: str, operator: str) -> None:
+    """Padding keeps the order of axes, and PyTorch's kernel reads rows of another as it likes."""
+    sizes = {"query": (2, 3, 17, 7), "key": (2, 3, 17, 7), "value": (2, 3, 17, 5)}
+    tokens = {each: torch.randn(size) for each, size in sizes.items()}
+    if name != "value":
+        tokens["value"] = torch.randn(2, 3, 17, 11)  # wider, so that the others are padded
+    mask = qkv.mask.Window(4, 2)
+    plain = qkv.attend(**tokens, mask=mask, operator="dense")
+    for order in ((0, 2, 3, 1), (3, 2, 1, 0), (0, 1, 3, 2)):
+        back = [order.index(axis) for axis in range(4)]
+        moved = tokens[name].permute(order).contiguous().permute(back)
+        assert not moved.is_contiguous()
+        found = qkv.attend(**{**tokens, name: moved}, mask=mask, operator=operator)
+        torch.testing.assert_close(found, plain)
+
+
 # Files of more than they seem.
+
+
+def _read_vectors(path: Path) -> None:
+    words.load(path, cache=False)
+
+
+def _read_latin_table(path: Path) -> None:
+    qkv.Database(path, key="k", value="v", csv={"encoding": "latin-1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "read"),
+    [
+        ("pairs.tsv.gz", b"eins\tone\n", read_pairs),
+        ("vectors.gz", b"word 0.5 0.25\n", _read_vectors),
+        ("table.csv.gz", b"1.5,2.5\n", _read_latin_table),
+    ],
+)
+def test_what_comes_out_of_a_compressed_file_is_limited(
+    name: str, line: bytes, read: Callable[[Path], Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    path = tmp_path / name
+    head = b"k,v\n" if "csv" in name else b""
+    path.write_bytes(gzip.compress(head + line * (17 * MB // len(line))))
+    told = rf"{name} must unpack to at most 16,777,216 bytes, and more came from its [\d,]+; "
+    with pytest.raises(ValueError, match=told + "unpack it first, or set QKV_UNPACK_LIMIT"):
+        read(path)
+    path.write_bytes(gzip.compress(head + line * 40))
+    monkeypatch.setenv("QKV_UNPACK_LIMIT", "90")
+    with pytest.raises(ValueError, match=f"{name} must unpack to at most 90 bytes"):
+        read(path)
+    monkeypatch.setenv("QKV_UNPACK_LIMIT", "much")
+    with pytest.raises(ValueError, match="QKV_UNPACK_LIMIT must be a number of bytes; got 'much'"):
+        read(path)
+    monkeypatch.setenv("QKV_UNPACK_LIMIT", str(40 * len(line) + len(head)))
+    read(path)
 
 
 def test_a_line_of_any_length_is_refused_while_it_is_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from qkv.bias import BiasLike
 from qkv.broadcast import query_rows
 from qkv.mask import MaskLike, as_mask
 from qkv.memory import budget, readable
-from qkv.nonfinite import quarantine
+from qkv.nonfinite import quarantine, settled, settled_weights
 from qkv.operators.base import Result
 from qkv.operators.dense import weigh
 from qkv.partial import Partial
@@ -137,23 +137,23 @@ def _answer(problem: Problem, operator: str | None) -> Result:
     if problem.mask is not None:
         problem = problem.simplified()
     if problem.mask is None:
-        return plan.answer(problem, operator)
+        return settled(problem, plan.answer(problem, operator))
     if operator is None:
         leakproof = plan.leakproof_answer(problem)
         if leakproof is not None:
-            return leakproof
+            return settled(problem, leakproof)
     if not problem.needs_grad and can_read_values(problem.query):
         # NaN that leaked would show in an answer, and answers are fewer than keys.
         result = plan.answer(problem, operator)
         shows = result[0].shape[-1] > 0  # without values only the total could tell
         if not result[0].requires_grad and shows and is_finite(result[0]):
-            return result
+            return settled(problem, result) if problem.wants_total else result
         problem = problem._replace(asked_again=True)
     quarantined = quarantine(problem)
     answer, log_total = plan.answer(quarantined.problem, operator)
     if log_total is not None:
         log_total = quarantined.mark(log_total.unsqueeze(-1)).squeeze(-1)
-    return quarantined.mark(answer), log_total
+    return settled(problem, (quarantined.mark(answer), log_total))
 
 
 def attend_partial(
@@ -215,7 +215,8 @@ def weights(
     if enable_gqa:
         grouped.check(q, k, k)
         k = grouped.for_every_head(k, q.shape[-3])  # weights are larger than keys
-    quarantined = quarantine(validate(q, k, k, similarity, with_bias(mask, bias)))
+    asked = validate(q, k, k, similarity, with_bias(mask, bias))
+    quarantined = quarantine(asked)
     problem = quarantined.problem
     start, stop, step = (rows or slice(None)).indices(problem.n)
     if step != 1:
@@ -236,6 +237,7 @@ def weights(
     if quarantined.tainted is not None:
         tainted = quarantined.tainted[..., start:stop]
         weights = quarantined._replace(tainted=tainted).mark(weights)
+    weights = settled_weights(asked, weights, start, stop)
     weights = weights.expand(*problem.batch, stop - start, problem.m).to(q.dtype)
     return weights.detach().numpy() if numpy else weights  # type: ignore[return-value]
 

@@ -98,4 +98,10 @@ def is_eager(*tensors: Tensor) -> bool:
 def is_finite(*tensors: Tensor) -> bool:
     """Whether no tensor holds NaN or inf; False, at times, where their sums overflow."""
     # One cheap pass each; whoever asks has a slower way that is right in any case.
-    return all(math.isfinite(tensor.detach().sum().item()) for tensor in tensors)
+    for tensor in tensors:
+        numbers = tensor.detach() if tensor.requires_grad else tensor
+        # Sums of half types would overflow where those of answers as usual are large.
+        total = numbers.sum(dtype=torch.float32) if tensor.itemsize == 2 else numbers.sum()
+        if not math.isfinite(total.item()):
+            return False
+    return True

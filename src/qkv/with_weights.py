@@ -10,7 +10,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv import grouped
 from qkv.mask import MaskLike, as_mask
-from qkv.nonfinite import quarantine
+from qkv.nonfinite import quarantine, settled, settled_weights
 from qkv.normalize import softmax
 from qkv.operators.dense import admit
 from qkv.problem import Problem, validate
@@ -53,14 +53,17 @@ def attend_with_weights(
         return weighed
     if enable_gqa:
         return _of_groups(query, key, value, similarity, mask, dropout)
-    quarantined = quarantine(validate(query, key, value, similarity, mask, dropout))
+    asked = validate(query, key, value, similarity, mask, dropout)
+    quarantined = quarantine(asked)
     problem = quarantined.problem
     weights = _weights(problem)
     if problem.dropout is not None:
         weights = problem.dropout.apply(weights, 0)
     weights = weights.expand(*problem.batch, problem.n, problem.m)
     answer = product(weights, widen(problem.value)).to(value.dtype)
-    return AnswerAndWeights(quarantined.mark(answer), quarantined.mark(weights.to(query.dtype)))
+    answer, _ = settled(asked, (quarantined.mark(answer), None))
+    weights = settled_weights(asked, quarantined.mark(weights), 0, problem.n)
+    return AnswerAndWeights(answer, weights.to(query.dtype))
 
 
 def _of_groups(

@@ -97,7 +97,16 @@ class _Comparison:
         shows = shows | (sees & query.isnan().any(-1))
         if self.question.kind.name == "equal" or self.question.top is not None:
             shows = torch.zeros_like(shows)  # NaN equals nothing; where it ranks is not said
-        return touched, shows
+        return touched | self._overflows(), shows
+
+    def _overflows(self) -> Tensor:
+        """Queries for which a callable, handed tokens of a half type, leaves what that can hold."""
+        formula, allowed = self.asked.similarity, self.question.allowed
+        if isinstance(formula, str | qkv.Similarity) or self.eps < 1e-4:
+            return torch.zeros(allowed.shape[:-1], dtype=torch.bool)
+        with torch.no_grad():
+            scores = formula(self.tensors["query"], self.tensors["key"])
+        return (allowed & ~scores.isfinite()).any(-1)
 
     def everything(self) -> int:
         answer, total, grads = self._reference()
@@ -191,7 +200,8 @@ class _Comparison:
             known = self.upstream.abs().sum(-1).max() * tokens["value"].abs().max()
             # Of float64 the noise itself is often rounded to nothing.
             signs = torch.randint(0, 2, noise.shape, generator=self.random) * 2 - 1
-            pulls = answer.weights.detach() * (self.eps * signs) * known
+            sizes = 0.5 + torch.rand(noise.shape, generator=self.random)  # so that no two cancel
+            pulls = answer.weights.detach() * (self.eps * signs * sizes) * known
             loss = loss + torch.where(answer.scores.isfinite(), answer.scores, 0.0).mul(pulls).sum()
         grads = torch.autograd.grad(
             loss,

@@ -19,16 +19,20 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qkv import unpacked as unpacked_limits
+
 #: What one reading may take beyond what the process has, and how many seconds of work.
 MOST_BYTES, MOST_SECONDS = 400 * 2**20, 20
-#: Sentences are kept: a file of tens of megabytes may take so many times its size more.
-MOST_TIMES = 20
+#: Sentences are kept: a file that holds tens of megabytes, unpacked, may take so many times as much
+#: more, and a second for so many bytes.
+MOST_TIMES, BYTES_A_SECOND = 20, 2 * 2**20
 #: So long the process may be silent; it may be stopped meanwhile.
 SILENCE = 300.0
 
@@ -121,7 +125,9 @@ def _wrong(samples: Samples, seed: int) -> str | None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
         path = samples.damaged(name, rng, Path(folder))
-        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
+        size = _unpacked_size(path)
+        seconds = MOST_SECONDS + size / BYTES_A_SECOND
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
         try:
             samples.read(name, path)
         except ValueError as error:
@@ -131,14 +137,29 @@ def _wrong(samples: Samples, seed: int) -> str | None:
             if "column '" not in str(error):
                 return f"TypeError: {error}"
         except TooLongError:
-            return f"reading takes more than {MOST_SECONDS} s"
+            return f"reading takes more than {seconds:.0f} s"
         except BaseException as error:
             return f"{type(error).__module__}.{type(error).__name__}: {str(error)[:300]}"
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        most = MOST_BYTES + MOST_TIMES * path.stat().st_size
+        most = MOST_BYTES + MOST_TIMES * size
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     return f"reading takes {grown >> 20:,} MB" if grown > most else None
+
+
+def _unpacked_size(path: Path) -> int:
+    """The bytes that a file holds, as far as it can be unpacked and may be."""
+    size = path.stat().st_size
+    if path.suffix != ".gz":
+        return size
+    unpacked, most = 0, max(unpacked_limits.ALWAYS, unpacked_limits.MOST_TIMES * size)
+    with gzip.open(path) as stream:
+        try:
+            while unpacked < most and (block := stream.read(2**20)):
+                unpacked += len(block)
+        except (OSError, EOFError, zlib.error):
+            pass
+    return max(size, unpacked)
 
 
 def describe(seed: int) -> str:

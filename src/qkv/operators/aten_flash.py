@@ -70,8 +70,8 @@ def four_axes(tensor: Tensor, batch: tuple[int, ...], size: int) -> Tensor:
         return tensor
     rows, dim = shape[-2:]
     if dim < size:
-        tensor = F.pad(tensor, (0, size - dim))
-    elif tensor.stride(-1) != 1 and dim > 1:
+        tensor = F.pad(tensor, (0, size - dim))  # in the order of axes in which it lies, too
+    if tensor.stride(-1) != 1 and size > 1:
         tensor = tensor.contiguous()
     tensor = tensor.expand(*batch, rows, size)
     if len(batch) == 2:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from qkv.unpacked import unpacked
+
 #: Beyond these, a file is no file of word vectors.
 _LONGEST_WORD, _MOST_DIMENSIONS = 4096, 65536
 
@@ -58,7 +60,7 @@ def blocks(path: Path, binary: bool | None = None) -> Iterator[Block]:
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
     with path.open("rb") as plain:
         zipped = plain.peek(2)[:2] == b"\x1f\x8b"
-        stream: Any = gzip.GzipFile(fileobj=plain) if zipped else plain
+        stream: Any = unpacked(path, gzip.GzipFile(fileobj=plain)) if zipped else plain
         yield io.BufferedReader(stream, 1 << 20)
 
 

@@ -329,9 +329,11 @@ def _finish(b: int, i0: int, rows: int, outputs: Any, scratch: Any) -> None:
     real = answer.dtype.type
     for r in range(rows):
         total = scratch.total[r]
-        # A query that may look at nothing: answer 0, log_total -inf.
+        # A query that may look at nothing, or finds nothing: log_total -inf, and the answer 0,
+        # unless what weighs 0 is not finite.
         if total == 0:
-            answer[b, i0 + r, :] = 0
+            for c in range(answer.shape[2]):
+                answer[b, i0 + r, c] = real(scratch.running[r, c])
             log_total[b, i0 + r] = -np.inf
             normal[b, i0 + r, :] = 0
         else:

@@ -143,11 +143,11 @@ def answer(problem: Problem) -> Result | str:
     form = problem.similarity.as_fused(problem.query, problem.key)
     if isinstance(form, str):
         return form
+    value = widen(problem.value)
     if not problem.is_eager:  # what is traced now cannot turn to another operator when it runs
         failure = ops.failure(form.kind, form.query.dtype, problem.needs_grad)
         if failure is not None:
             return failure
-    value = widen(problem.value)
     if parts.runs is not None and parts.runs.stride > 1:
         out, log_total = _with_stride(problem, form, value, parts.runs)
     elif problem.position_bias is not None:

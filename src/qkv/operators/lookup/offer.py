@@ -75,12 +75,14 @@ def answer(problem: Problem) -> Result | str:
             _entries(query, batch), _entries(key, batch), allowed
         )
     # Divided by: 1 where there is nothing to divide, NaN where NaN is to show.
-    others = torch.tensor([1.0, torch.nan], dtype=count.dtype, device=count.device)
-    size = torch.cat([count.clamp(min=1), others.expand(count.shape[0], 2)], dim=-1)
+    special = torch.tensor([1.0, torch.nan], dtype=count.dtype, device=count.device)
+    size = torch.cat([count.clamp(min=1), special.expand(count.shape[0], 2)], dim=-1)
     value = _entries(widen(problem.value), batch)
     total = ops.sum_of_groups(value, key_group, problem.m + 2)
     mean = total / steps(size, query, key).unsqueeze(-1)
-    means = ops.take(mean, query_group).to(problem.value.dtype)
+    # Other keys weigh 0, which makes NaN of what is not finite, as in the formula.
+    others_say = value.detach().sum(-2, keepdim=True) * 0
+    means = (ops.take(mean, query_group) + others_say).to(problem.value.dtype)
     means = means.reshape(*batch, *means.shape[1:])
     if not problem.wants_total:
         return means, None

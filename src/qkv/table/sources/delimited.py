@@ -6,7 +6,9 @@ import codecs
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +24,8 @@ from qkv.table.sources.dialect import (
     Dialect,
     check_options,
     encoding_of,
+    head_of,
+    is_compressed,
     one_file,
     read_options,
     sniff,
@@ -29,6 +33,7 @@ from qkv.table.sources.dialect import (
 from qkv.table.sources.duck import Relation, connected, first_line
 from qkv.table.sources.file_states import FileStates
 from qkv.table.sources.named import column_named
+from qkv.unpacked import unpacked
 
 #: Types that hold all that others hold, the widest last.
 _WIDER = [("BIGINT", "HUGEINT", "DOUBLE"), ("DATE", "TIMESTAMP")]
@@ -50,7 +55,9 @@ def open_delimited(
         try:
             encoding = options.get("encoding") or encoding_of(path)
             readable = copies.in_utf8(path, encoding)
-            dialects.append(sniff(connection, readable, encoding, options, needed))
+            with _head(readable, options.get("quote", '"')) as (head, is_cut):
+                dialect = sniff(connection, readable, encoding, options, needed, head)
+            dialects.append(replace(dialect, goes_on=dialect.goes_on or is_cut))
         except (duckdb.Error, ValueError, OSError) as error:
             raise ValueError(f"{path.name!r} cannot be read as CSV: {first_line(error)}") from error
     names = [path.name if path == root else str(path.relative_to(root)) for path in paths]
@@ -65,6 +72,19 @@ def open_delimited(
             schema.setdefault(name, "BIGINT" if all_integers else "VARCHAR")
     files = [_File(*each) for each in zip(map(str, paths), dialects, folders, strict=True)]
     return Csv(files, schema, copies)
+
+
+@contextmanager
+def _head(path: str, quote: str) -> Iterator[tuple[str | None, bool]]:
+    """A file of the first rows of a compressed one, and whether that has more; else None."""
+    if not is_compressed(path):
+        yield None, False
+        return
+    with tempfile.TemporaryDirectory(prefix="qkv-csv-") as folder:
+        copy = Path(folder) / Path(path).stem
+        rows, is_cut = head_of(path, quote)
+        copy.write_bytes(rows)
+        yield str(copy), is_cut
 
 
 class _File(NamedTuple):
@@ -268,7 +288,8 @@ class _Copies:
             return str(self._made[path])
         copy = self._made[path] = self._folder / f"{len(self._made)}.csv"
         decoder = codecs.getincrementaldecoder(encoding)()
-        with pa.input_stream(path, compression="detect") as stream, copy.open("wb") as out:
+        with pa.input_stream(path, compression="detect") as plain, copy.open("wb") as out:
+            stream = unpacked(path, plain) if is_compressed(path.name) else plain
             try:
                 while block := stream.read(2**22):
                     out.write(decoder.decode(block).encode())

@@ -128,23 +128,55 @@ def encoding_of(path: Path) -> str:
     return next(iter(able), "latin-1")
 
 
+def is_compressed(path: str) -> bool:
+    """Whether Arrow and DuckDB unpack a file of this name."""
+    return path.lower().endswith((".gz", ".zst"))
+
+
+def head_of(path: str, quote: str) -> tuple[bytes, bool]:
+    """The first rows of a file, as many as tell its dialect; and whether there are more.
+
+    Of what a compressed file holds DuckDB's sniffer keeps all that it reads, which a few bytes can
+    make as long as one likes.
+    """
+    blocks: list[bytes] = []
+    lines = size = 0
+    with pa.input_stream(path, compression="detect") as stream:
+        while lines < 2 * SAMPLE_ROWS and size < _SAMPLE_BYTES:
+            block = stream.read(_ENCODED_BLOCK)
+            if not block:
+                return b"".join(blocks), False
+            blocks.append(block)
+            lines, size = lines + block.count(b"\n"), size + len(block)
+    head = b"".join(blocks)
+    end, mark = head.rfind(b"\n") + 1, quote.encode()
+    if mark and head.count(mark, 0, end) % 2:  # it ends within a cell
+        end = head.rfind(b"\n", 0, head.rfind(mark, 0, end)) + 1 or end
+    return head[:end] or head, True
+
+
 def sniff(
-    connection: Any, path: str, encoding: str, options: Mapping[str, Any], needed: list[str]
+    connection: Any,
+    path: str,
+    encoding: str,
+    options: Mapping[str, Any],
+    needed: list[str],
+    head: str | None = None,
 ) -> Dialect:
-    """The dialect of this file, which is in UTF-8 by now.
+    """The dialect of this file, which is in UTF-8 by now; `head` is one of its first rows alone.
 
     Columns that are not needed and whose first cells are all empty are read as text; the types of
     the others are detected from the first cells that are not empty.
     """
     if "delimiter" not in options:
-        options = {**options, "delimiter": _delimiter(path, options.get("quote", '"'))}
-    dialect = _sniffed(connection, path, options)
-    texts, goes_on = _texts(connection, path, dialect)
+        options = {**options, "delimiter": _delimiter(head or path, options.get("quote", '"'))}
+    dialect = _sniffed(connection, head or path, options)
+    texts, goes_on = _texts(connection, head or path, dialect)
     if "decimal" not in options and "thousands" not in options:
         decimal, thousands = _number_format(texts, dialect)
         if (decimal, thousands) != (".", ""):
             marks = {"delimiter": dialect.delimiter, "decimal": decimal, "thousands": thousands}
-            dialect = _sniffed(connection, path, {**options, **marks})
+            dialect = _sniffed(connection, head or path, {**options, **marks})
     types = dict(dialect.columns)
     for name in types:
         if name in needed and not texts[name]:
@@ -274,9 +306,23 @@ def one_file(path: str) -> str:
 def _texts(connection: Any, path: str, dialect: Dialect) -> tuple[dict[str, list[str]], bool]:
     """The first cells of each column that are not empty, as written; and whether more follow."""
     relation = connection.read_csv(one_file(path), **read_options(dialect, all_text=True))
-    rows = relation.limit(SAMPLE_ROWS).to_arrow_table()
+    rows, goes_on = _sample(relation)
     cells = {name: rows.column(name).drop_null().unique().to_pylist() for name in dialect.columns}
-    return cells, len(rows) == SAMPLE_ROWS
+    return cells, goes_on
+
+
+def _sample(relation: Any) -> tuple[pa.Table, bool]:
+    """The first rows, so many or so many bytes; and whether there may be more."""
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    with relation.limit(SAMPLE_ROWS).to_arrow_reader(2048) as reader:
+        for batch in reader:
+            batches.append(batch)
+            size += batch.nbytes
+            if size > _SAMPLE_BYTES:
+                return pa.Table.from_batches(batches), True
+        rows = pa.Table.from_batches(batches, reader.schema)
+    return rows, len(rows) == SAMPLE_ROWS
 
 
 def _number_format(texts: dict[str, list[str]], dialect: Dialect) -> tuple[str, str]:
@@ -302,7 +348,7 @@ def _type_further_on(connection: Any, path: str, dialect: Dialect, name: str) ->
     """What the first cells of this column hold that are not empty; NULL if all are."""
     relation = connection.read_csv(one_file(path), **read_options(dialect, all_text=True))
     column = column_named(name)
-    cells = relation.filter(column.isnotnull()).select(column).limit(SAMPLE_ROWS).to_arrow_table()
+    cells, _ = _sample(relation.filter(column.isnotnull()).select(column))
     if len(cells) == 0:
         return "NULL"
     texts = {name: cells.column(0).unique().to_pylist()}

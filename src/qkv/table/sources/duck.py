@@ -15,6 +15,9 @@ from qkv.table.sources.named import column_named
 from qkv.table.sources.sql import queries_of
 from qkv.table.where import Dialect, build
 
+#: Rows that DuckDB works on at once, and bytes in a batch, about.
+_VECTOR_ROWS, _BATCH_BYTES = 2048, 2**26
+
 
 def open_duckdb(path: Path, table: str | None, sql: str | None) -> Source:
     """A table or query of a DuckDB file, which is opened to be read only."""
@@ -89,13 +92,30 @@ class Relation(Source):
     def _stream(self, relation: Any, columns: list[str], later: Where) -> Iterator[pa.RecordBatch]:
         refusals = (require("duckdb", "table").Error, pa.ArrowException, OSError)
         try:
-            yield from filtered(relation.to_arrow_reader(BATCH_ROWS), columns, later)
+            yield from filtered(_batches(relation), columns, later)
         except refusals as error:
             raise ValueError(self._refusal(error)) from error
 
     def _refusal(self, error: Exception) -> str:
         """One sentence of rows that cannot be read."""
         return f"{self.description} cannot read its rows: {first_line(error)}"
+
+
+def _batches(relation: Any) -> Iterator[pa.RecordBatch]:
+    """All rows in batches of bounded size, however long their cells are."""
+    if all(pa.types.is_primitive(type) for type in relation.limit(0).to_arrow_table().schema.types):
+        yield from relation.to_arrow_reader(BATCH_ROWS)
+        return
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in relation.to_arrow_reader(_VECTOR_ROWS):
+        held.append(batch)
+        rows, size = rows + len(batch), size + batch.nbytes
+        if rows >= BATCH_ROWS or size >= _BATCH_BYTES:
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _dialect() -> Dialect:

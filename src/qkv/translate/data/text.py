@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from qkv.unpacked import unpacked
 
 #: How the many ways to write one letter become one; "nfkc" also unites look-alikes.
 Form: TypeAlias = Literal["nfc", "nfkc", "none"]
@@ -124,7 +127,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
     compressed from any number."""
     number = 0
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+        with _opened(path) as stream:
             while raw := stream.readline(MAX_LINE + 1):
                 number += 1
                 if len(raw) > MAX_LINE:
@@ -132,6 +135,12 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
                 yield raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path} is not a complete gzip file: {error}") from error
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    if path.suffix != ".gz":
+        return path.open("rb")
+    return io.BufferedReader(unpacked(path, gzip.open(path)), 1 << 17)
 
 
 def _fault(columns: Sequence[str | None]) -> str | None:
