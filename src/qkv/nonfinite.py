@@ -1,17 +1,15 @@
-"""What NaN and infinity mean, in a key that is masked and in one that is attended to.
+"""A masked key has no influence, not even through NaN.
 
-A masked key has no influence, not even through NaN. Zero times NaN is NaN, forwards and backwards,
-so weighting a masked key by 0 is not enough: under a mask, keys and values that hold NaN or inf are
-replaced by 0 before any operator sees them, and the queries that *may* attend to one of them are
-tainted.
-
-What is attended to shows. Answers that hold NaN or inf, those of tainted queries too, are computed
-once more, by `operators/arithmetic.py`, so that infinity means the same whichever operator answers.
+Zero times NaN is NaN, forwards and backwards, so weighting a masked key by 0 is not enough. Under
+a mask, keys and values that hold NaN or inf are replaced by 0 before any operator sees them, and
+the queries that *may* attend to one of them get NaN as their answer, as does a query that holds NaN
+or inf, unless it may attend to nothing: then it gets 0. What the formula says in place of that NaN,
+`operators/arithmetic.py` finds out.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +17,6 @@ from torch import Tensor
 
 from qkv.mask import Runs
 from qkv.memory import TILE_BYTES
-from qkv.operators import arithmetic
-from qkv.operators.base import Result
 from qkv.problem import Problem
 from qkv.tracing import can_read_values, is_finite, sizes_are_known
 
@@ -34,56 +30,6 @@ class Quarantined(NamedTuple):
         if self.tainted is None:
             return answer
         return answer * torch.where(self.tainted, torch.nan, 1.0).unsqueeze(-1).to(answer.dtype)
-
-
-def settled(problem: Problem, result: Result) -> Result:
-    """An operator's result, in which what is not finite is that of the formula.
-
-    Gradients stay what the operator makes them, NaN for the most part.
-    """
-    answer, log_total = result
-    # On other devices a look would wait for all that is still under way there.
-    if not (answer.is_cpu and problem.is_eager):
-        return result
-    if is_finite(answer) and (not problem.wants_total or _has_every_total(problem, result)):
-        return result
-    exact, exact_total = arithmetic.answer(problem)
-    answer = _Replaced.apply(answer, answer.isfinite(), exact)  # type: ignore[no-untyped-call]
-    if log_total is not None and exact_total is not None:
-        kept = log_total.isfinite() & (log_total != 0)
-        log_total = _Replaced.apply(log_total, kept, exact_total)  # type: ignore[no-untyped-call]
-    return answer, log_total
-
-
-def settled_weights(problem: Problem, weights: Tensor, start: int, stop: int) -> Tensor:
-    """Likewise the weights (…, stop − start, m) of some queries."""
-    if not (weights.is_cpu and problem.is_eager) or is_finite(weights):
-        return weights
-    exact, _ = arithmetic.weights(problem, start, stop)
-    replaced: Tensor = _Replaced.apply(weights, weights.isfinite(), exact.weights)  # type: ignore[no-untyped-call]
-    return replaced
-
-
-def _has_every_total(problem: Problem, result: Result) -> bool:
-    """Whether the totals of finite answers are those of the formula."""
-    answer, log_total = result
-    assert log_total is not None, "every operator gives the total where it is asked for"
-    if answer.shape[-1] == 0 and not is_finite(log_total):
-        return False  # without values only the total shows what is not finite
-    # PyTorch's kernel gives a query whose scores are all −inf the total exp(0).
-    return not bool((log_total == 0).any()) or is_finite(problem.query, problem.key)
-
-
-class _Replaced(torch.autograd.Function):
-    """Numbers, with others in place of those that are not kept; the gradient passes."""
-
-    @staticmethod
-    def forward(ctx: Any, numbers: Tensor, kept: Tensor, others: Tensor) -> Tensor:
-        return torch.where(kept, numbers, others.to(numbers.dtype))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad, None, None
 
 
 def quarantine(problem: Problem) -> Quarantined:

@@ -14,7 +14,8 @@ from qkv.bias import BiasLike
 from qkv.broadcast import query_rows
 from qkv.mask import MaskLike, as_mask
 from qkv.memory import budget, readable
-from qkv.nonfinite import quarantine, settled, settled_weights
+from qkv.nonfinite import quarantine
+from qkv.operators.arithmetic import settled, settled_weights
 from qkv.operators.base import Result
 from qkv.operators.dense import weigh
 from qkv.partial import Partial
@@ -137,11 +138,11 @@ def _answer(problem: Problem, operator: str | None) -> Result:
     if problem.mask is not None:
         problem = problem.simplified()
     if problem.mask is None:
-        return settled(problem, plan.answer(problem, operator))
+        return plan.answer(problem, operator)
     if operator is None:
         leakproof = plan.leakproof_answer(problem)
         if leakproof is not None:
-            return settled(problem, leakproof)
+            return leakproof
     if not problem.needs_grad and can_read_values(problem.query):
         # NaN that leaked would show in an answer, and answers are fewer than keys.
         result = plan.answer(problem, operator)

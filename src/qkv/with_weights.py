@@ -10,8 +10,9 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from qkv import grouped
 from qkv.mask import MaskLike, as_mask
-from qkv.nonfinite import quarantine, settled, settled_weights
+from qkv.nonfinite import quarantine
 from qkv.normalize import softmax
+from qkv.operators.arithmetic import settled, settled_weights
 from qkv.operators.dense import admit
 from qkv.problem import Problem, validate
 from qkv.similarity import Bilinear, Cosine, Dot, ScaledDot, SimilarityLike, as_similarity

@@ -38,6 +38,8 @@ class Operator(NamedTuple):
     #: The answer under a mask, if NaN and inf in what is masked reach neither it nor its gradients,
     #: or one clause saying why that is not sure. No function: it never is.
     leakproof: Callable[[Problem], Result | str] | None = None
+    #: Whether infinity in answers without a mask is that of the formula; see `arithmetic.py`.
+    is_arithmetic: bool = False
 
     def ask(self, problem: Problem) -> Cost | str:
         """What it would cost to answer a problem, or why it cannot."""

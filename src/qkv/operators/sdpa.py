@@ -19,6 +19,7 @@ from qkv.broadcast import query_rows
 from qkv.mask import Causal, Tile
 from qkv.memory import TILE_BYTES, readable
 from qkv.operators import relative
+from qkv.operators.arithmetic import settled
 from qkv.operators.aten_flash import (
     FEW_KEYS,
     FLASH,
@@ -159,10 +160,12 @@ def answer(problem: Problem) -> Result | str:
         out = out[..., :d_v]
     if out.dtype != problem.value.dtype:
         out = out.to(problem.value.dtype)
-    if log_total is None:
-        return out, None
-    log_total = log_total.reshape(*batch, problem.n)
-    return out, log_total if form.offset is None else log_total + form.offset
+    if log_total is not None:
+        log_total = log_total.reshape(*batch, problem.n)
+        log_total = log_total if form.offset is None else log_total + form.offset
+    elif problem.m >= FEW_KEYS and query.dtype not in HALF:
+        return out, None  # elsewhere the kernel overlooks what is not finite, and says NaN at most
+    return settled(problem, (out, log_total)) if problem.mask is None else (out, log_total)
 
 
 def _upright(form: DotForm) -> DotForm:
