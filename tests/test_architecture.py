@@ -24,6 +24,7 @@ ORDER = [
     "user_cache",
     "optional_dependencies",
     "tracing",
+    "linear",
     "unpacked",
     "memory",
     "autograd_leaves",
@@ -178,7 +179,9 @@ OPEN = {
         "sorted.sorted_keys", "streamed", "topk",
     },
     # the formulas that operators derive their kernels from, and wrappers that only rooms make
-    "similarity": {"adaptive", "base", "distance", "dot", "gated", "log_tempered", "prepared"},
+    "similarity": {
+        "adaptive", "base", "distance", "dot", "gated", "log_tempered", "pair_scores", "prepared",
+    },
     "table": {
         "aggregation", "answers", "query_runner", "columns", "report", "samples", "similarity_spec",
         "sources", "sources.base", "where",

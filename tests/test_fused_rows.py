@@ -127,3 +127,37 @@ def test_memory_is_kept_and_let_go() -> None:
     assert {memory.data_ptr() for memory in scratch._free} & held
     scratch.release_memory()
     assert not scratch._free
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shift", [0.0, 9.0, 25.0, 400.0, -9.0, -25.0, -400.0])
+def test_a_single_query_saturates_as_tanh_does(shift: float, dtype: torch.dtype) -> None:
+    """Where e^2x would overflow, or is all but 0."""
+    torch.manual_seed(3)
+    similarity = qkv.Additive(D, D, 33).to(dtype)
+    with torch.no_grad():
+        assert similarity.query_projection.bias is not None
+        similarity.query_projection.bias[::3] += shift
+    tokens = _tokens(1, 30, dtype)
+    tolerance = {"rtol": 1e-4, "atol": 1e-6} if dtype == torch.float32 else {}
+    fused = _run("fused", similarity, tokens)
+    for own, plain in zip(fused, _run("dense", similarity, tokens), strict=True):
+        assert own.isfinite().all()
+        torch.testing.assert_close(own, plain, **tolerance)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_a_single_query_meets_what_is_not_finite_as_the_formula_does(number: float) -> None:
+    similarity = qkv.Additive(D, D, 17).double()
+    for name in (0, 1):
+        tokens = [token.detach().clone() for token in _tokens(1, 31)]
+        tokens[name][1, -1, 2] = number
+        fused, dense = (
+            qkv.attend(*tokens, similarity=similarity, operator=operator)
+            for operator in ("fused", "dense")
+        )
+        torch.testing.assert_close(fused, dense, equal_nan=True)
+        hidden = qkv.mask.Lengths([30, 30])
+        masked = qkv.attend(*tokens, similarity=similarity, mask=hidden, operator="fused")
+        assert masked[0].isfinite().all()
+        assert bool(masked[1].isfinite().all()) is (name == 1 or not torch.isnan(fused[1]).any())

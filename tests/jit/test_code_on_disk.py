@@ -324,6 +324,7 @@ def test_code_that_cannot_be_loaded_says_why(
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """No kernel was loaded yet, and none can be."""
+    import qkv.table  # noqa: F401  # what is imported later would remember that it failed
     from qkv.jit import loader
 
     def refuse(code: bytes) -> int:

@@ -174,8 +174,10 @@ def _formulas(d: int) -> dict[str, Formula]:
     gated = qkv.Gated(d, d)
 
     def additive_score(query: Tensor, key: Tensor) -> Tensor:
-        hidden = additive.query_projection(query).unsqueeze(-2)
-        return torch.tanh(hidden + additive.key_projection(key).unsqueeze(-3)) @ additive.weight
+        of_query, of_key = additive.query_projection, additive.key_projection
+        # As torch multiplies; the modules do so by :mod:`qkv.linear`.
+        hidden = F.linear(query, of_query.weight, of_query.bias).unsqueeze(-2)
+        return torch.tanh(hidden + F.linear(key, of_key.weight).unsqueeze(-3)) @ additive.weight
 
     def gated_score(query: Tensor, key: Tensor) -> Tensor:
         gate = torch.sigmoid(gated.query_gate(query) + gated.key_gate(key).mT)

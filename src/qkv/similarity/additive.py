@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from qkv.linear import Linear
 from qkv.similarity.base import FusedForm, PreparedSize, Similarity, widen
 from qkv.similarity.dot import check_sizes
 from qkv.similarity.pair_scores import additive_scores
@@ -20,8 +21,8 @@ class Additive(Similarity):
 
     def __init__(self, query_dim: int, key_dim: int, hidden_dim: int, bias: bool = True) -> None:
         super().__init__()
-        self.query_projection = nn.Linear(query_dim, hidden_dim, bias=bias)
-        self.key_projection = nn.Linear(key_dim, hidden_dim, bias=False)
+        self.query_projection = Linear(query_dim, hidden_dim, bias=bias)
+        self.key_projection = Linear(key_dim, hidden_dim, bias=False)
         self.weight = nn.Parameter(torch.empty(hidden_dim))
         self.reset_parameters()
 
@@ -35,7 +36,8 @@ class Additive(Similarity):
         check_sizes(self, query, key, *dims)
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        return widen(self.query_projection(query)), widen(self.key_projection(key))
+        query, key = self.query_projection(query), self.key_projection(key)
+        return widen(query), widen(key)
 
     def prepared_size(self) -> PreparedSize:
         return PreparedSize(0, self.weight.numel())
@@ -56,7 +58,9 @@ class Additive(Similarity):
         return torch.addcmul(weight, hidden * weight, hidden, value=-1.0)
 
     def as_fused(self, query: Tensor, key: Tensor) -> FusedForm:
-        query, key = self.prepare(query, key)
+        return self.fuse_prepared(*self.prepare(query, key))
+
+    def fuse_prepared(self, query: Tensor, key: Tensor) -> FusedForm:
         return FusedForm("additive", query, key, self.weight.to(query.dtype))
 
     def tensors(self) -> tuple[Tensor, ...]:

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from qkv.linear import linear
 from qkv.similarity.base import DotForm, FusedForm, PreparedSize, Similarity, product, widen
 from qkv.similarity.positive_parameter import Positive
 
@@ -129,7 +130,7 @@ class Bilinear(Similarity):
         check_sizes(self, query, key, *self.weight.shape)
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        return widen(query @ self.weight), widen(key)  # (..., n, d_k), (..., m, d_k)
+        return widen(linear(query, self.weight.mT)), widen(key)  # (..., n, d_k), (..., m, d_k)
 
     def prepared_size(self) -> PreparedSize:
         return PreparedSize(0, self.weight.shape[1])
@@ -138,7 +139,7 @@ class Bilinear(Similarity):
         return product(query, key.mT)
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
-        return DotForm(query @ self.weight, key)
+        return DotForm(linear(query, self.weight.mT), key)
 
     as_fused = _as_fused
 

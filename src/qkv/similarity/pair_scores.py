@@ -22,7 +22,7 @@ from qkv.tracing import is_eager
 _AT_ONCE = 2**14  # numbers whose tanh a thread takes at a time
 _KEYS = 64  # a unit of work is a query and so many keys
 # Beyond, tanh is 1 to the last digit of either type.
-_FAR32, _FAR64 = 10.0, 20.0
+FAR32, FAR64 = 10.0, 20.0
 
 
 def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor | None:
@@ -56,7 +56,7 @@ def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor | None
 
 
 @device
-def _power(query: Any, key: Any, far: Any) -> Any:
+def power(query: Any, key: Any, far: Any) -> Any:
     """e^2x + 1 of x = q + k, up to `far`: four such numbers may be multiplied."""
     x = query + key
     x = far if x > far else x
@@ -64,15 +64,15 @@ def _power(query: Any, key: Any, far: Any) -> Any:
 
 
 @device
-def _four_scores(query: Any, key: Any, first: int, weight: Any, far: Any, out: Any) -> None:
+def four_scores(query: Any, key: Any, first: int, weight: Any, far: Any, out: Any) -> None:
     """wᵀ tanh(q + k) of four keys, where tanh x = 1 − 2 / (e^2x + 1): they share a division."""
     noinline()
     real = weight.dtype.type
     s0 = s1 = s2 = s3 = total = real(0)
     for c in range(weight.size):
         q = query[c]
-        x0, x1 = _power(q, key[first, c], far), _power(q, key[first + 1, c], far)
-        x2, x3 = _power(q, key[first + 2, c], far), _power(q, key[first + 3, c], far)
+        x0, x1 = power(q, key[first, c], far), power(q, key[first + 1, c], far)
+        x2, x3 = power(q, key[first + 2, c], far), power(q, key[first + 3, c], far)
         left, right = x0 * x1, x2 * x3
         inverse = finite_divide(weight[c], left * right)
         left, right = left * inverse, right * inverse
@@ -88,12 +88,12 @@ def _four_scores(query: Any, key: Any, first: int, weight: Any, far: Any, out: A
 
 
 @device
-def _one_score(query: Any, key: Any, weight: Any, far: Any) -> Any:
+def one_score(query: Any, key: Any, weight: Any, far: Any) -> Any:
     noinline()
     real = weight.dtype.type
     total = real(0)
     for c in range(weight.size):
-        total += weight[c] * (real(1) - finite_divide(real(2), _power(query[c], key[c], far)))
+        total += weight[c] * (real(1) - finite_divide(real(2), power(query[c], key[c], far)))
     return total
 
 
@@ -101,13 +101,13 @@ def _one_score(query: Any, key: Any, weight: Any, far: Any) -> Any:
 def _compare(start: int, stop: int, query: Real3, key: Real3, weight: Real1, scores: Real3) -> None:
     n, m = query.shape[1], key.shape[1]
     real = scores.dtype.type
-    far = real(_FAR32) if scores.itemsize == 4 else real(_FAR64)
+    far = real(FAR32) if scores.itemsize == 4 else real(FAR64)
     blocks = (m + _KEYS - 1) // _KEYS
     for unit in range(start, stop):
         row, first = unit // blocks, unit % blocks * _KEYS
         b, i, last = row // n, row % n, min(first + _KEYS, m)
         fours = last - (last - first) % 4
         for j in range(first, fours, 4):
-            _four_scores(query[b, i], key[b], j, weight, far, scores[b, i])
+            four_scores(query[b, i], key[b], j, weight, far, scores[b, i])
         for j in range(fours, last):
-            scores[b, i, j] = _one_score(query[b, i], key[b, j], weight, far)
+            scores[b, i, j] = one_score(query[b, i], key[b, j], weight, far)

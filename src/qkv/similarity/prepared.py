@@ -6,7 +6,8 @@ from collections.abc import Hashable
 
 from torch import Tensor
 
-from qkv.similarity.base import Similarity
+from qkv.similarity.additive import Additive
+from qkv.similarity.base import FusedForm, Similarity
 
 
 class Prepared(Similarity):
@@ -34,12 +35,17 @@ class Prepared(Similarity):
     def log_score(self, query: Tensor, key: Tensor) -> Tensor:
         return self.similarity.log_score(query, key)
 
+    def as_fused(self, query: Tensor, key: Tensor) -> FusedForm | str:
+        if isinstance(self.similarity, Additive):
+            return self.similarity.fuse_prepared(query, key)
+        return super().as_fused(query, key)
+
     def tensors(self) -> tuple[Tensor, ...]:
         return self.similarity.tensors()
 
     def signature(self) -> Hashable | None:
-        known, prepared = super().signature(), self.similarity.signature()
-        return None if known is None or prepared is None else (known, prepared)
+        known = self.similarity.signature()
+        return None if known is None else (Prepared, known)
 
     def pair_width(self, dim: int) -> int:
         return self.similarity.pair_width(dim)

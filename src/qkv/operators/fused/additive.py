@@ -243,28 +243,39 @@ def row_scores(q: Real2, k: Real2, parameter: Real1, out: Real2, rows: int, reac
 
 
 @device
-def _add_four(q: Any, k: Any, weight: Any, g: Any, dq: Any, dk: Any, dweight: Any) -> None:
-    """Add what a query and four keys contribute; two of them share a division.
+def pull_four(x: Any, g: Any, factor: Any) -> Any:
+    """Of four pairs what they add to the weight, which is to be taken from it, and to their keys;
+    x = e^2(q + k) + 1, and two pairs share a division.
 
-    With f = 1 / (q k + 1), 1 - tanh^2 = 4 f (1 - f).
+    With f = 1 / x, 1 - tanh^2 = 4 f (1 - f).
+    """
+    one = type(factor)(1)
+    left, right = finite_divide(one, x[0] * x[1]), finite_divide(one, x[2] * x[3])
+    f0, f1, f2, f3 = x[1] * left, x[0] * left, x[3] * right, x[2] * right
+    t0, t1, t2, t3 = g[0] * f0, g[1] * f1, g[2] * f2, g[3] * f3
+    pull = type(factor)(2) * ((t0 + t1) + (t2 + t3))
+    t0, t1 = factor * (t0 - t0 * f0), factor * (t1 - t1 * f1)
+    t2, t3 = factor * (t2 - t2 * f2), factor * (t3 - t3 * f3)
+    return pull, t0, t1, t2, t3
+
+
+@device
+def _add_four(q: Any, k: Any, weight: Any, g: Any, dq: Any, dk: Any, dweight: Any) -> None:
+    """Add what a query and four keys contribute.
+
     Takes twice the sum of slopes * f from `dweight`.
     """
     noinline()
     noalias()
     real = dq.dtype.type
-    one, two, four = real(1), real(2), real(4)
+    one, four = real(1), real(4)
     k0, k1, k2, k3 = k
     dk0, dk1, dk2, dk3 = dk
-    g0, g1, g2, g3 = g
     for c in range(weight.size):
-        y, factor = q[c], four * weight[c]
-        x0, x1, x2, x3 = y * k0[c] + one, y * k1[c] + one, y * k2[c] + one, y * k3[c] + one
-        left, right = finite_divide(one, x0 * x1), finite_divide(one, x2 * x3)
-        f0, f1, f2, f3 = x1 * left, x0 * left, x3 * right, x2 * right
-        t0, t1, t2, t3 = g0 * f0, g1 * f1, g2 * f2, g3 * f3
-        dweight[c] -= two * ((t0 + t1) + (t2 + t3))
-        t0, t1 = factor * (t0 - t0 * f0), factor * (t1 - t1 * f1)
-        t2, t3 = factor * (t2 - t2 * f2), factor * (t3 - t3 * f3)
+        y = q[c]
+        x = y * k0[c] + one, y * k1[c] + one, y * k2[c] + one, y * k3[c] + one
+        pull, t0, t1, t2, t3 = pull_four(x, g, four * weight[c])
+        dweight[c] -= pull
         dq[c] += (t0 + t1) + (t2 + t3)
         dk0[c] += t0
         dk1[c] += t1
@@ -273,9 +284,10 @@ def _add_four(q: Any, k: Any, weight: Any, g: Any, dq: Any, dk: Any, dweight: An
 
 
 @device
-def _gradient_direct(
+def gradient_direct(
     q: Any,
     k: Any,
+    plain: int,
     weight: Any,
     slopes: Any,
     rows: int,
@@ -284,7 +296,8 @@ def _gradient_direct(
     dk: Any,
     dweight: Any,
 ) -> None:
-    """The same at any magnitude: with t = e^(-2 |x|), f = 1 / (e^2x + 1) without overflow."""
+    """The same at any magnitude, of the values from the column `plain` on: with t = e^(-2 |x|),
+    f = 1 / (e^2x + 1) without overflow."""
     noinline()
     noalias()
     one, two, d = dk.dtype.type(1), dk.dtype.type(2), weight.size
@@ -293,7 +306,7 @@ def _gradient_direct(
         for j in range(keys[0], keys[1]):
             g = slopes[r, j]
             for c in range(d):
-                x = q[r, d + c] + k[j, d + c]
+                x = q[r, plain + c] + k[j, plain + c]
                 t = exp(-two * abs(x))
                 inverse = one / (one + t)
                 dweight[c] -= two * g * ((t if x >= 0 else one) * inverse)
@@ -325,10 +338,17 @@ def row_gradient(
                 q[r], four_rows(k, j), parameter, four_entries(slopes[r], j),
                 dq[r], four_rows(dk, j), dparameter,
             )  # fmt: skip
-    _gradient_direct(q, k, parameter, slopes, rows, (fours, width), dq, dk, dparameter)
-    total = real(0)
+    keys = fours, width
+    gradient_direct(q, k, parameter.size, parameter, slopes, rows, keys, dq, dk, dparameter)
+    add_total(slopes, rows, width, dparameter)
+
+
+@device
+def add_total(slopes: Any, rows: int, width: int, dweight: Any) -> None:
+    """Add the 1 of tanh = 1 - 2 f."""
+    total = dweight.dtype.type(0)
     for r in range(rows):
         for j in range(width):
             total += slopes[r, j]
-    for c in range(parameter.size):
-        dparameter[c] += total
+    for c in range(dweight.size):
+        dweight[c] += total

@@ -11,6 +11,7 @@ from torch import Tensor
 from qkv.jit.arguments import NAMES
 from qkv.jit.kernels import Bound
 from qkv.jit.scratch import give_back, take
+from qkv.memory import keep_freed_pages
 from qkv.operators.fused import backward as backward_driver
 from qkv.operators.fused import forward as forward_driver
 from qkv.operators.fused.forward import Cut, Outputs
@@ -64,12 +65,14 @@ def forward(call: Call, longest: int, differentiable: bool = False) -> Answered:
 
 def _bind_forward(launch: Launch, call: Call, piece: int, pieces: int, outputs: Outputs) -> Bound:
     chunk = launch.chunk()
+    count = pieces * launch.layout.size * -(-launch.n // chunk)
     return forward_driver.forward.bind(
         Cut(launch.layout.size, chunk, piece),
         launch.addresses(NAMES[call.query.dtype], backward=False),
         *launch.operands(call),
         outputs,
-        count=pieces * launch.layout.size * -(-launch.n // chunk),
+        count=count,
+        grain=launch.portion(count),
         scratch=forward_driver.scratch_shapes(
             chunk,
             launch.width,
@@ -172,6 +175,7 @@ def _bind_backward(
     upstream: Upstream,
     gradients: Gradients,
 ) -> Bound:
+    keep_freed_pages()  # those of gradients, for the next
     functions = launch.addresses(NAMES[call.query.dtype], backward=True)
     sizes = Sizes(
         launch.width,
@@ -183,6 +187,7 @@ def _bind_backward(
         call.parameter.numel(),
         launch.functions.parts,
     )
+    count = launch.groups * cut.pieces
     return backward_driver.backward.bind(
         cut,
         functions,
@@ -190,7 +195,8 @@ def _bind_backward(
         outputs,
         upstream,
         gradients,
-        count=launch.groups * cut.pieces,
+        count=count,
+        grain=launch.portion(count),
         scratch=scratch_shapes(sizes, functions.differentiate_rows, launch.value_rows),
         most_threads=launch.threads,
     )

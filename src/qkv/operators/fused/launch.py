@@ -21,6 +21,7 @@ SMALL = 200_000  # multiply-adds below which a second thread costs more than it 
 FEW = 64  # queries, below which keys are cut into pieces …
 LONG = 2048  # … of at least so many
 PIECES = 16  # at most so many
+PORTIONS = 8  # of work that each thread draws, if there are so many units
 WIDE = 16  # value columns from which on the vector lanes run along them, if gradients are summed up
 
 MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
@@ -81,7 +82,7 @@ class Launch:
             if tensor is not None:
                 masks[place] = tuple(drop_expanded(tensor, 0).shape[:-2])
         self.layout: Layout = layout(self.batch, *small, *masks, *shapes, bias)
-        self.functions = functions_of(call.kind)
+        self.functions = functions_of(call.kind).for_queries(self.n, self.d)
         self.query_depth = self.functions.depth(call.query.shape[-1])
         self.key_depth = self.functions.depth(self.d)
         self.key_rows = self.functions.scores_rows(self.n, self.m, self.d)
@@ -172,6 +173,11 @@ class Launch:
         """Queries to take at a time: a chunk for every thread at least, in whole blocks."""
         share = min(self.n, self.layout.size * self.n / self.threads)
         return max(ROWS, min(CHUNK, math.ceil(share / ROWS) * ROWS))
+
+    def portion(self, count: int) -> int:
+        """How much of the work a thread draws at a time: units beside each other share lines of
+        the cache, so no two threads should have them, where there is enough for all."""
+        return max(1, count // (PORTIONS * self.threads))
 
     def _forward_pieces(self) -> tuple[int, int]:
         """The keys in a piece, a multiple of the tile, and the number of pieces.

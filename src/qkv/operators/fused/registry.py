@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from qkv.formula.compiled import BuiltIn, tile_function
 from qkv.formula.program import Program
 from qkv.jit import Callback
 from qkv.jit.kernels import FUNCTIONS
-from qkv.operators.fused import additive
+from qkv.operators.fused import additive, additive_single
 from qkv.similarity import NAMED, Kernel
 from qkv.similarity.distance import by_differences, scaled_squares
 from qkv.similarity.dot import scaled_product
@@ -55,6 +55,8 @@ class TileFunctions:
     #: blocks of lines, so that none are kept from the forward pass.
     kept_scores: Callback | None = None
     kept_row_scores: Callback | None = None
+    #: What serves a single query better, of tokens so wide that keys are rows.
+    single: TileFunctions | None = None
     #: Known at once, or once a formula was traced.
     traits: Callable[[], Traits] = Traits
 
@@ -75,6 +77,10 @@ class TileFunctions:
     def cost(self) -> int:
         return self.traits().cost
 
+    def for_queries(self, n: int, d: int) -> TileFunctions:
+        """What serves n queries of d columns."""
+        return self.single if self.single is not None and n == 1 and d >= WIDE else self
+
     def depth(self, d: int) -> int:
         """The columns of a packed query or key of d columns."""
         return d if self.transform is None else 2 * d
@@ -91,7 +97,8 @@ class TileFunctions:
             self.transform, self.scores, self.row_scores, self.kept_scores, self.kept_row_scores,
             self.gradient, self.row_gradient,
         )  # fmt: skip
-        return [each for each in every if each is not None]
+        own = [each for each in every if each is not None]
+        return own if self.single is None else [*own, *self.single.callbacks()]
 
 
 def _derived(
@@ -105,7 +112,8 @@ def _derived(
     if has_steps:
         return TileFunctions(function("scores"), function("row_scores"), None, traits=traits)
     forms = ("scores", "row_scores", "row_gradient", "gradient", "kept_scores", "kept_row_scores")
-    return TileFunctions(**{form: function(form) for form in forms}, traits=traits)
+    made: dict[str, Any] = {form: function(form) for form in forms}
+    return TileFunctions(**made, traits=traits)
 
 
 def _of_distance(kernel: Kernel, learned: bool) -> Program:
@@ -150,6 +158,12 @@ SIMILARITIES: dict[str, TileFunctions] = {
         additive.row_scores,
         additive.row_gradient,
         transform=additive.transform,
+        single=TileFunctions(
+            additive.scores,
+            additive_single.row_scores,
+            additive_single.row_gradient,
+            traits=partial(Traits, cost=4),
+        ),
         traits=partial(Traits, cost=4),
     ),
     **{kind: _built_in(kind) for kind in BUILT_IN},
