@@ -29,7 +29,8 @@ class Linear(nn.Linear):
     """torch.nn.Linear, by :func:`linear`."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        if tokens.numel() * self.out_features < LEAST:  # as most, for which each call counts
+        # Most are small, and each call counts for them; a size that is a symbol decides nothing.
+        if torch.compiler.is_compiling() or tokens.numel() * self.out_features < LEAST:
             return super().forward(tokens)
         return linear(tokens, self.weight, self.bias)
 
@@ -47,13 +48,13 @@ def linear(tokens: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def _is_quicker(tokens: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN serves so large a product, and is the quicker one."""
     return (
-        tokens.numel() * weight.shape[0] >= LEAST
+        is_eager(tokens, weight)
+        and tokens.numel() * weight.shape[0] >= LEAST
         and min(weight.shape) >= NARROW
         and tokens.dtype == weight.dtype == torch.float32
         and tokens.is_cpu
         and tokens.is_contiguous()
         and _has_onednn()
-        and is_eager(tokens, weight)
         # Who watches torch's functions is to see one that he knows.
         and not torch._C._is_torch_function_mode_enabled()
     )

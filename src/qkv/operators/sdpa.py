@@ -163,9 +163,11 @@ def answer(problem: Problem) -> Result | str:
     if log_total is not None:
         log_total = log_total.reshape(*batch, problem.n)
         log_total = log_total if form.offset is None else log_total + form.offset
-    elif problem.m >= FEW_KEYS and query.dtype not in HALF:
-        return out, None  # elsewhere the kernel overlooks what is not finite, and says NaN at most
-    return settled(problem, (out, log_total)) if problem.mask is None else (out, log_total)
+    if problem.mask is not None or not problem.is_eager:
+        return out, log_total
+    # Of few keys, and in half types, the kernel overlooks what is not finite, or says NaN at most.
+    overlooks = problem.m < FEW_KEYS or query.dtype in HALF or log_total is not None
+    return settled(problem, (out, log_total)) if overlooks else (out, log_total)
 
 
 def _upright(form: DotForm) -> DotForm:
