@@ -20,7 +20,7 @@ from qkv.translate.models import softmax_gradient
         (beam.advance, beam, "PAD"),
         (top_tokens._search, top_tokens, "END"),
         (top_tokens._search, top_tokens, "BEGIN"),
-        (pair_scores._compare, pair_scores, "_FAR32"),
+        (pair_scores._compare, pair_scores, "FAR32"),
         (softmax_gradient._turn, softmax_gradient, "_PART"),
     ],
 )
