@@ -424,6 +424,34 @@ def test_another_thread_is_not_recorded_and_not_disturbed() -> None:
     assert hooks(layer) == 0
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_is_compiled_stays_so_after_recordings_that_overlap(order: tuple[int, int]) -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    doubled = torch.compile(lambda x: x * 2, backend=counter)
+    may_end = [threading.Event(), threading.Event()]
+    both_in = threading.Barrier(3)
+
+    def work(number: int) -> None:
+        with qkv.record():
+            both_in.wait()
+            may_end[number].wait()
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    both_in.wait()
+    for number in order:
+        doubled(torch.ones(3))
+        assert counter.frame_count == 0
+        may_end[number].set()
+        threads[number].join()
+    doubled(torch.ones(3))
+    assert counter.frame_count == 1
+
+
 def test_a_backward_pass_is_not_recorded() -> None:
     x = torch.randn(2, 600, D, requires_grad=True)
     with qkv.record() as calls:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.bias import BiasLike
+from qkv.linear import Linear
 from qkv.mask import MaskLike
 from qkv.nn.cache import KVCache
 from qkv.nn.heads import HeadSimilarity
@@ -74,8 +75,8 @@ class EncoderLayer(nn.Module):
         self.self_attn = MultiheadAttention(
             d_model, heads, dropout=dropout, batch_first=True, **attention
         )
-        self.linear1 = nn.Linear(d_model, d_ff, bias=bias, device=device, dtype=dtype)
-        self.linear2 = nn.Linear(d_ff, d_model, bias=bias, device=device, dtype=dtype)
+        self.linear1 = Linear(d_model, d_ff, bias=bias, device=device, dtype=dtype)
+        self.linear2 = Linear(d_ff, d_model, bias=bias, device=device, dtype=dtype)
         self.norm1 = nn.LayerNorm(d_model, eps, bias=bias, device=device, dtype=dtype)
         self.norm2 = nn.LayerNorm(d_model, eps, bias=bias, device=device, dtype=dtype)
         self.dropout = nn.Dropout(dropout)

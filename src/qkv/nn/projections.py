@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.linear import Linear, linear
 from qkv.mask import Mask, Tile
 from qkv.nn.torch_masks import append_visible_keys
 
@@ -69,7 +69,7 @@ class Projections(nn.Module):
         self.k_proj_weight = None if packed else parameter(kv_dim, self.kdim)
         self.v_proj_weight = None if packed else parameter(kv_dim, self.vdim)
         self.in_proj_bias = parameter(sum(self._sizes)) if bias else None
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.bias_k = parameter(1, 1, kv_dim) if extra.learned else None
         self.bias_v = parameter(1, 1, kv_dim) if extra.learned else None
         self._draw()
@@ -136,7 +136,7 @@ class Projections(nn.Module):
         if bias is not None and bias.dtype != self.out_proj.weight.dtype:
             bias = bias.to(self.out_proj.weight.dtype)  # as torch's layer takes it
         if self.in_proj_weight is not None and query is key and key is value:
-            packed = F.linear(query, self.in_proj_weight, bias)
+            packed = linear(query, self.in_proj_weight, bias)
             return tuple(packed.split(self._sizes, dim=-1))
         if self.in_proj_weight is not None:
             weights: Any = self.in_proj_weight.split(self._sizes)
@@ -145,7 +145,7 @@ class Projections(nn.Module):
         biases: Any = (None, None, None)
         if bias is not None:
             biases = bias.split(self._sizes)
-        return tuple(map(F.linear, (query, key, value), weights, biases))
+        return tuple(map(linear, (query, key, value), weights, biases))
 
     def _split(self, tokens: Tensor, heads: int) -> Tensor:
         if tokens.ndim == 2:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from qkv import pooling
 from qkv.bias import BiasLike, as_bias
+from qkv.linear import Linear
 from qkv.mask import MaskLike
 from qkv.similarity import SimilarityLike, as_similarity
 
@@ -36,9 +37,9 @@ class SelfAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.query = nn.Linear(d, d_q, bias=False, device=device, dtype=dtype)
-        self.key = nn.Linear(d, d_q, bias=False, device=device, dtype=dtype)
-        self.value = nn.Linear(d, d_v, bias=False, device=device, dtype=dtype)
+        self.query = Linear(d, d_q, bias=False, device=device, dtype=dtype)
+        self.key = Linear(d, d_q, bias=False, device=device, dtype=dtype)
+        self.value = Linear(d, d_v, bias=False, device=device, dtype=dtype)
         self.similarity = as_similarity(similarity).to(device=device, dtype=dtype)
         self.bias = None if bias is None else as_bias(bias)
 

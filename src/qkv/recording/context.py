@@ -65,7 +65,7 @@ def record(
                 recording.watch(module, undo)
         if _COMPILERS & sys.modules.keys():  # else nothing was compiled, and it is slow to load
             # Code that is already compiled shows none of its steps.
-            undo.enter_context(torch.compiler.set_stance("force_eager"))
+            undo.enter_context(_UNCOMPILED)
         undo.enter_context(Interceptor(recording.note, recording.miss))
         yield recording.calls
     if recording.calls.missed:
@@ -76,6 +76,30 @@ def record(
         )
 
 
+class _Uncompiled:
+    """While any thread records, all run what is compiled as it was written: torch knows one stance.
+
+    The first to begin sets it, and the last to end puts back what was, whoever that is.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._count = threading.Lock(), 0
+        self._undo = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._count == 0:
+                self._undo.enter_context(torch.compiler.set_stance("force_eager"))
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0:
+                self._undo.close()
+
+
+_UNCOMPILED = _Uncompiled()
 _COMPILERS = {"torch._dynamo", "torch.nn.attention.flex_attention"}
 
 #: Names of modules that compute attention, as people give them.
