@@ -289,3 +289,49 @@ def test_weights_of_infinite_keys_are_those_that_made_the_answer(
             query, key = tokens["query"], tokens["key"]
             alone = qkv.weights(query, key, **how, rows=slice(2, 9))
             assert torch.isclose(alone, wanted[:, 2:9], equal_nan=True).all(), asked.mask
+
+
+class _Projected(torch.nn.Module):
+    """A formula that projects tokens before it compares them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_query, self.of_key = torch.nn.Linear(D, 7), torch.nn.Linear(D, 7)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        gap = self.of_query(query).unsqueeze(-2) - self.of_key(key).unsqueeze(-3)
+        return -gap.abs().sum(-1)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+@pytest.mark.parametrize(
+    "similarity",
+    [
+        lambda: qkv.Additive(D, D, 7), lambda: qkv.Gated(D, D), lambda: qkv.Bilinear(D, D),
+        lambda: qkv.Cosine(0.7, learnable=True), lambda: qkv.Laplacian(2.0, learnable=True),
+        lambda: 0.5 * qkv.Additive(D, D, 7) + qkv.Dot(), _Projected,
+    ],
+    ids=["additive", "gated", "bilinear", "cosine", "laplacian", "sum", "callable"],
+)  # fmt: skip
+def test_what_is_masked_reaches_no_gradient_of_a_projection(
+    similarity: Any, name: str, number: float
+) -> None:
+    """Which torch differentiates, outside of the kernels: 0 times NaN is NaN."""
+    torch.manual_seed(2)
+    module = similarity()
+    tokens = {each: torch.randn(2, 90, D) for each in ("query", "key", "value")}
+    allowed = torch.ones(2, 90, 90, dtype=torch.bool).tril()
+    hidden = 4 if name == "query" else 89
+    allowed[1, 4], allowed[1, :, 89] = False, False
+    tokens[name][1, hidden, 2] = number
+    plain = {each: x.nan_to_num(0.0, 0.0, 0.0) for each, x in tokens.items()}
+    found = []
+    for given in (tokens, plain):
+        leaves = [x.clone().requires_grad_() for x in given.values()]
+        answer = qkv.attend(*leaves, similarity=module, mask=allowed)
+        grads = torch.autograd.grad(answer.square().sum(), [*leaves, *module.parameters()])
+        found.append((answer, *grads))
+    for own, wanted in zip(*found, strict=True):
+        assert own.isfinite().all()
+        torch.testing.assert_close(own, wanted, rtol=1e-4, atol=1e-5)

@@ -25,7 +25,7 @@ OPERATORS: dict[str, Operator] = {
         fused.answer,
         fused.offer,
         fused.estimate,
-        leakproof=fused.answer,
+        leakproof=fused.leakproof,
         is_arithmetic=True,
     ),
     "dense": Operator(

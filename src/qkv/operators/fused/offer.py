@@ -20,8 +20,9 @@ from qkv.operators.fused.launch import Call, query_layers
 from qkv.operators.strides import by_residue, runs_of_heads
 from qkv.operators.tiles import in_tiles, rows_at_once
 from qkv.problem import Problem
+from qkv.similarity import Similarity
 from qkv.similarity.base import FusedForm, may_be_fused, widen
-from qkv.tracing import in_forward_mode, in_transform
+from qkv.tracing import can_read_values, in_forward_mode, in_transform, is_finite
 
 #: A mask that limits nothing.
 UNMASKED = Parts(None, None)
@@ -132,11 +133,21 @@ def bytes_held(problem: Problem, form: FusedForm) -> int:
     return TILE_BYTES + 2 * prepared + query_layers(entries, problem.m) * queries * 8
 
 
-def answer(problem: Problem) -> Result | str:
-    """The kernel's answer, in the shape and type of the problem.
+def leakproof(problem: Problem) -> Result | str:
+    """The answer, if nothing that is masked leaks into it or its gradients.
 
-    The kernels hide what is masked themselves, forward and backward, so that nothing leaks.
+    The kernels hide it themselves, forward and backward. But what is made of tokens before, by
+    projections say, torch differentiates, and 0 times NaN is NaN there.
     """
+    similarity, tokens = problem.similarity, (problem.query, problem.key)
+    prepares = similarity.family == "any" or type(similarity).prepare is not Similarity.prepare
+    if prepares and problem.needs_grad and not (can_read_values(*tokens) and is_finite(*tokens)):
+        return "something may hold NaN or inf"
+    return answer(problem)
+
+
+def answer(problem: Problem) -> Result | str:
+    """The kernel's answer, in the shape and type of the problem."""
     parts = UNMASKED if problem.mask is None else _parts(problem.mask, problem)
     if isinstance(parts, str):
         return parts
