@@ -51,15 +51,18 @@ def test_sdpa_at_16384_forwards_and_backwards_is_linear() -> None:
     assert peak_extra_bytes(run) / MB < 100  # all weights: 1,024 MB
 
 
+@pytest.mark.parametrize("operator", [None, "banded", "sdpa"])
 @pytest.mark.parametrize(
     "mask", [qkv.mask.Causal(), qkv.mask.Window(64, 64), qkv.mask.Lengths([4000])], ids=repr
 )
-def test_masks_do_not_make_it_dense(mask: Any) -> None:
+def test_masks_do_not_make_it_dense(mask: Any, operator: str | None) -> None:
     n = 8192
     query = torch.randn(1, n, 16, requires_grad=True)
+    if operator == "banded" and not mask.per_query:
+        operator = "sdpa"
 
     def run() -> None:
-        answer = qkv.attend(query, query, query, mask=mask)
+        answer = qkv.attend(query, query, query, mask=mask, operator=operator)
         torch.autograd.grad(answer.sum(), query)
 
     assert _extra(run) < 60  # all weights: 256 MB; the mask alone: 64 MB

@@ -40,8 +40,14 @@ class Runs(NamedTuple):
 
     def share(self, m: int) -> float:
         """The share of all pairs that is in the runs."""
-        counts = (self.stop.clamp(max=m) - self.start.clamp(min=0)).clamp(min=0)
-        return counts.double().mean().item() / self.stride / m
+        return self._lengths(m).double().mean().item() / self.stride / m
+
+    def longest(self, m: int) -> int:
+        """The keys from the start to the stop of the longest run."""
+        return int(self._lengths(m).amax())
+
+    def _lengths(self, m: int) -> Tensor:
+        return (self.stop.clamp(max=m) - self.start.clamp(min=0)).clamp(min=0)
 
     def intersect(self, other: Runs) -> Runs | None:
         """The keys in both; None where both have a stride of their own."""

@@ -95,15 +95,21 @@ def estimate(problem: Problem) -> float:
 
 
 def offer(problem: Problem) -> Cost | str:
-    """The pairs that are allowed, and a block of masks."""
+    """The pairs that are allowed; a block of masks, and on the way back what keys get of it."""
     bands = _bands(problem)
     if isinstance(bands, str):
         return bands
-    share = 1.0 if problem.query.device.type == "meta" else bands.runs.share(problem.m)
+    share, longest = 1.0, problem.m
+    if problem.query.device.type != "meta":
+        share, longest = bands.runs.share(problem.m), bands.runs.longest(problem.m)
     reason = f"{share:.2%} of the pairs are allowed, and only those are computed"
-    heads = 1 if problem.position_bias is None or not problem.batch else problem.batch[-1]
-    size = 4 * BLOCK * problem.m * heads
-    return Cost(int(problem.flops * share), size * 3 // 2 if problem.needs_grad else size, reason)
+    heads = problem.batch[-1] if problem.batch else 1
+    masks = 1 if problem.position_bias is None else heads
+    width = min(problem.m, longest + BLOCK)
+    size = 8 * BLOCK * width * masks  # as numbers, and as truth while they are made
+    if problem.needs_grad:
+        size += 8 * heads * problem.m * (problem.dim + problem.value.shape[-1])
+    return Cost(int(problem.flops * share), size, reason)
 
 
 def answer(problem: Problem) -> Result | str:

@@ -27,7 +27,7 @@ class Group(NamedTuple):
     blocks: int
     low: int  # the first key of the first block
     width: int  # keys that a block meets
-    mask: Tensor | None
+    mask: Tensor | None  # until the next group is asked for, whose mask takes its place
     empty: Tensor | None  # queries that see nothing
 
     def of_queries(self, x: Tensor) -> Tensor:
@@ -45,20 +45,29 @@ class Group(NamedTuple):
 def groups(
     m: int, start: Tensor, stop: Tensor, line: Tensor | None, like: Tensor
 ) -> Iterator[tuple[int, Group]]:
-    """The groups of every batch entry."""
+    """The groups of every batch entry, in ascending order for each."""
     start, stop = start.clamp(0, m), stop.clamp(0, m)
     entries = like.shape[0]
-    # Masks with a bias are as many as heads: too much to be held for all groups.
-    shared = None
     if len(start) == 1 and line is None:
-        shared = list(_groups_of(start[0], stop[0], None, like.dtype))
+        # A mask serves all entries and is then let go: those of all groups are as large as a dense
+        # one where runs grow, as under Causal.
+        for group in _groups_of(start[0], stop[0], None, _room(m, start, like.dtype)):
+            for entry in range(entries):
+                yield entry, group
+        return
     start, stop = start.expand(entries, -1, -1), stop.expand(entries, -1, -1)
     lines = None if line is None else line.expand(entries, -1, -1)
+    room = _room(m, start, like.dtype)
     for entry in range(entries):
         own = None if lines is None else lines[entry]
-        groups = shared or _groups_of(start[entry], stop[entry], own, like.dtype)
-        for group in groups:
+        for group in _groups_of(start[entry], stop[entry], own, room):
             yield entry, group
+
+
+def _room(m: int, start: Tensor, dtype: torch.dtype) -> Tensor:
+    """Memory for one mask after the other: each is larger than the one before it where runs grow,
+    so that none would fit where that was."""
+    return torch.empty(start.shape[1] * BLOCK * m, dtype=dtype, device=start.device)
 
 
 class Segment(NamedTuple):
@@ -71,9 +80,7 @@ class Segment(NamedTuple):
     whole: bool  # whether each of them sees all of these keys
 
 
-def _groups_of(
-    start: Tensor, stop: Tensor, line: Tensor | None, dtype: torch.dtype
-) -> Iterator[Group]:
+def _groups_of(start: Tensor, stop: Tensor, line: Tensor | None, room: Tensor) -> Iterator[Group]:
     """Groups of blocks from the runs (h, n) of one batch entry."""
     segments = _segments(start, stop)
     index = 0
@@ -81,7 +88,7 @@ def _groups_of(
         segment, count = segments[index], 1
         first, rows = segment.first, segment.rows
         if rows > BLOCK:
-            yield from _groups_between(start, stop, line, first, first + rows, dtype)
+            yield from _groups_between(start, stop, line, first, first + rows, room)
         else:  # sentences of one length that follow each other go through the kernel together
             while count < min(MOST_BLOCKS, len(segments) - index) and _moved_along(
                 start, stop, *segments[index + count - 1 : index + count + 1]
@@ -90,7 +97,7 @@ def _groups_of(
             if segment.whole and line is None:
                 yield Group(first, rows, count, segment.low, segment.high - segment.low, None, None)
             else:
-                yield from _group(start, stop, line, first, rows, count, dtype)
+                yield from _group(start, stop, line, first, rows, count, room)
         index += count
 
 
@@ -124,7 +131,7 @@ def _moved_along(start: Tensor, stop: Tensor, before: Segment, here: Segment) ->
 
 
 def _groups_between(
-    start: Tensor, stop: Tensor, line: Tensor | None, first: int, last: int, dtype: torch.dtype
+    start: Tensor, stop: Tensor, line: Tensor | None, first: int, last: int, room: Tensor
 ) -> Iterator[Group]:
     """Groups of blocks for the queries `first` to `last`."""
     lows, highs, steady = _block_bounds(start[:, first:last], stop[:, first:last])
@@ -135,7 +142,7 @@ def _groups_between(
             count += 1
         if lows[block] < highs[block]:
             here = first + block * BLOCK
-            yield from _group(start, stop, line, here, min(BLOCK, last - here), count, dtype)
+            yield from _group(start, stop, line, here, min(BLOCK, last - here), count, room)
         block += count
 
 
@@ -146,7 +153,7 @@ def _group(
     first: int,
     rows: int,
     count: int,
-    dtype: torch.dtype,
+    room: Tensor,
 ) -> Iterator[Group]:
     """One group, or none where its queries see nothing."""
     own = slice(first, first + rows)
@@ -158,7 +165,7 @@ def _group(
         least = start.shape[-1] - own.stop + low
         bias = line[:, least : least + rows + high - low - 1]
         bias = bias.unfold(-1, high - low, 1).flip(-2).unsqueeze(1)
-    mask, empty = _kernel_mask(start[:, own] - low, stop[:, own] - low, high - low, bias, dtype)
+    mask, empty = _kernel_mask(start[:, own] - low, stop[:, own] - low, high - low, bias, room)
     yield Group(first, rows, count, low, high - low, mask, empty)
 
 
@@ -182,17 +189,17 @@ def _block_bounds(start: Tensor, stop: Tensor) -> tuple[list[int], list[int], li
 
 
 def _kernel_mask(
-    start: Tensor, stop: Tensor, width: int, bias: Tensor | None, dtype: torch.dtype
+    start: Tensor, stop: Tensor, width: int, bias: Tensor | None, room: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
     """The kernel's mask (h, 1, rows, width) and the empty rows (h, 1, rows), if there are any."""
     keys = torch.arange(width, device=start.device)
     start, stop = start.unsqueeze(1), stop.unsqueeze(1)
-    allowed = (keys >= start.unsqueeze(-1)) & (keys < stop.unsqueeze(-1))
-    if bool(allowed.all()):
+    hidden = (keys < start.unsqueeze(-1)) | (keys >= stop.unsqueeze(-1))
+    if not bool(hidden.any()):
         return bias, None
     empty = stop <= start
     if bias is None:
-        mask = torch.where(allowed, 0.0, -torch.inf).to(dtype)
+        mask = room[: hidden.numel()].view(hidden.shape).zero_().masked_fill_(hidden, -torch.inf)
     else:
-        mask = torch.where(allowed, bias, -torch.inf)
+        mask = torch.where(hidden, -torch.inf, bias)
     return mask, empty if bool(empty.any()) else None
