@@ -48,7 +48,7 @@ _CASES = {
     "sdpa window": _Asked("sdpa", 8192, lambda: {"mask": qkv.mask.Window(8192, 2731)}),
     "sdpa bias": _Asked("sdpa", 8192, lambda: {"bias": lambda i, j: (i - j).abs() * -0.01}),
     "banded": _Asked("banded", 32768, lambda: {"mask": qkv.mask.Window(500, 500)}),
-    "banded causal": _Asked("banded", 16384, lambda: {"mask": qkv.mask.Causal()}),
+    "banded causal": _Asked("banded", 4096, lambda: {"mask": qkv.mask.Causal()}),
     "fused": _Asked("fused", 16384, lambda: {"similarity": qkv.Laplacian(9.0)}),
     "fused boxcar": _Asked("fused", 16384, lambda: {"similarity": qkv.Boxcar(9.0)}),
     "fused additive": _Asked("fused", 2048, lambda: {"similarity": qkv.Additive(64, 64, 512)}),
